@@ -1,0 +1,57 @@
+# Everything a checkout needs. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+DATA_DIR ?= ./data
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-long lint bench docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## create .venv with pinned dependencies and build the compiled hot path
+
+# A virtual environment holds absolute paths, so one that was moved here from elsewhere is made anew.
+ifneq ($(file <$(STAMP)),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+
+# The compiled module goes first: where the build fails, an old one must not stand in for the new source.
+$(STAMP): pyproject.toml setup.py constraints.txt src/braidmq/hot/_native.pyx
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "BraidMQ needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo missing)." >&2; \
+		echo "Name another one with: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "'$(PYTHON)' cannot create virtual environments. On Debian and Ubuntu: sudo apt install python3-venv" >&2; exit 1; }
+	@rm -f $(STAMP) src/braidmq/hot/_native*.so
+	@echo "setting up $(VENV) ..."
+	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -c 'from braidmq import hot; print("hot path:", hot.IMPLEMENTATION)'
+	@printf '%s' '$(CURDIR)' >$(STAMP)
+
+run: setup ## start a broker on 127.0.0.1:9092 with its data in ./data
+	@exec $(BIN)/braid serve --data-dir $(DATA_DIR)
+
+test: setup ## run the tests (ARGS="-k name" narrows them down)
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-long: setup ## run the tests with the long proofs at full length
+	@BRAID_TEST_LONG=1 $(BIN)/python -m pytest --timeout 3600 $(ARGS)
+
+lint: setup ## check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: setup ## measure, beside the peers that are installed
+	@$(BIN)/python bench/run.py $(ARGS)
+
+docs: setup ## write the generated reference pages
+	@$(BIN)/python tools/reference.py
+
+clean: ## remove what the other targets made, except ./data
+	@rm -rf $(VENV) build dist src/*.egg-info src/braidmq/hot/_native*.so .mypy_cache .ruff_cache .hypothesis
+	@find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

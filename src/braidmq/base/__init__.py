@@ -1,0 +1,1 @@
+"""Clock, disk, errors, limits and configuration: what every layer stands on."""

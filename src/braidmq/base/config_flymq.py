@@ -1,0 +1,168 @@
+"""The published FlyMQ server's settings, for people who bring its environment or its JSON file along.
+
+Three things can happen to one of its names. It *maps*: the value is translated and given to a setting of ours. It *belongs to
+a feature this version does not have*: the broker starts without it, and says so. It is unknown: in a file that is an
+error as for any key; in the environment it is left alone, because `FLYMQ_*` is not our namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from braidmq.base.config_listen import Listen, split_address
+
+
+def _as_is(value: object) -> object:
+    return value
+
+
+def _bind_addr(value: object) -> object:
+    """`:9092` and `host:9092` become a listener."""
+    if not isinstance(value, str):
+        raise ValueError(f"`{value}` is not an address")
+    host, port = split_address(value.strip())
+    return Listen("flymq", host, port)
+
+
+def _acks(value: object) -> object:
+    """One broker has no replicas to wait for, so `all` and `leader` ask for the same thing: on disk."""
+    level = {"all": "fsync", "leader": "fsync", "none": "none"}.get(str(value).strip().lower())
+    if level is None:
+        raise ValueError(f"`{value}` is not one of all, leader, none")
+    return level
+
+
+def flymq_boolean(value: object) -> bool:
+    """FlyMQ's rule: `true` in any case or `1`; anything else is false."""
+    return value is True or str(value).strip().lower() in ("true", "1")
+
+
+def _log_json(value: object) -> object:
+    return "json" if flymq_boolean(value) else "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A FlyMQ setting that one of ours answers to."""
+
+    env: str
+    json: str
+    """Dotted key in FlyMQ's JSON file."""
+    key: str
+    """Our key."""
+    translate: Callable[[object], object] = _as_is
+
+
+ALIASES: Final = (
+    Alias("FLYMQ_BIND_ADDR", "bind_addr", "listen", _bind_addr),
+    Alias("FLYMQ_DATA_DIR", "data_dir", "data_dir"),
+    Alias("FLYMQ_NODE_ID", "node_id", "node_id"),
+    Alias("FLYMQ_RETENTION_BYTES", "retention_bytes", "retention_bytes"),
+    Alias("FLYMQ_SEGMENT_BYTES", "segment_bytes", "segment_bytes"),
+    Alias("FLYMQ_ACKS", "performance.acks", "durability", _acks),
+    Alias("FLYMQ_DEFAULT_PARTITIONS", "partition.default_partitions", "default_partitions"),
+    Alias("FLYMQ_TLS_CERT_FILE", "security.tls_cert_file", "tls_cert_file"),
+    Alias("FLYMQ_TLS_KEY_FILE", "security.tls_key_file", "tls_key_file"),
+    Alias("FLYMQ_TLS_CA_FILE", "security.tls_ca_file", "tls_ca_file"),
+    Alias("FLYMQ_LOG_LEVEL", "log_level", "log_level"),
+    Alias("FLYMQ_LOG_JSON", "log_json", "log_format", _log_json),
+)
+
+TLS_ENABLED_ENV: Final = "FLYMQ_TLS_ENABLED"
+TLS_ENABLED_JSON: Final = "security.tls_enabled"
+"""Turns the listener that comes from `bind_addr`, or from the default, into a TLS listener."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A feature of FlyMQ that this version does not have, with the names that belong to it."""
+
+    feature: str
+    json: tuple[str, ...]
+    """Dotted keys; one that ends in a dot covers the whole group."""
+    env: tuple[str, ...]
+
+
+def _front_end(name: str) -> tuple[str, ...]:
+    tls = ("ALL", "AUTO_GENERATE", "USE_GLOBAL", "CERT_FILE", "KEY_FILE", "ADDR")
+    return (f"FLYMQ_{name}_ENABLED", f"FLYMQ_{name}_ADDR", *(f"FLYMQ_{name}_TLS_{part}" for part in tls))
+
+
+ABSENT: Final = (
+    Absent(
+        "clusters",
+        ("cluster_addr", "advertise_addr", "advertise_cluster", "peers", "discovery."),
+        ("FLYMQ_CLUSTER_ADDR", "FLYMQ_ADVERTISE_ADDR", "FLYMQ_ADVERTISE_CLUSTER", "FLYMQ_PEERS"),
+    ),
+    Absent(
+        "replicas and rebalancing",
+        ("partition.",),
+        (
+            "FLYMQ_PARTITION_DISTRIBUTION_STRATEGY",
+            "FLYMQ_DEFAULT_REPLICATION_FACTOR",
+            "FLYMQ_AUTO_REBALANCE_ENABLED",
+            "FLYMQ_AUTO_REBALANCE_INTERVAL",
+            "FLYMQ_REBALANCE_THRESHOLD",
+        ),
+    ),
+    Absent("encryption at rest", ("security.encryption_enabled",), ("FLYMQ_ENCRYPTION_ENABLED", "FLYMQ_ENCRYPTION_KEY")),
+    Absent(
+        "authentication, so every client may do everything",
+        ("auth.",),
+        (
+            "FLYMQ_AUTH_ENABLED",
+            "FLYMQ_AUTH_USER_FILE",
+            "FLYMQ_AUTH_ACL_FILE",
+            "FLYMQ_AUTH_DEFAULT_PUBLIC",
+            "FLYMQ_AUTH_ADMIN_USERNAME",
+            "FLYMQ_AUTH_ADMIN_PASSWORD",
+        ),
+    ),
+    Absent("schemas", ("schema.",), ("FLYMQ_SCHEMA_ENABLED", "FLYMQ_SCHEMA_VALIDATION", "FLYMQ_SCHEMA_REGISTRY_DIR")),
+    Absent("dead-letter topics", ("dlq.",), ("FLYMQ_DLQ_ENABLED", "FLYMQ_DLQ_MAX_RETRIES", "FLYMQ_DLQ_RETRY_DELAY")),
+    Absent("time to live", ("ttl.",), ("FLYMQ_DEFAULT_TTL", "FLYMQ_TTL_CLEANUP_INTERVAL")),
+    Absent("delayed messages", ("delayed.",), ("FLYMQ_DELAYED_ENABLED", "FLYMQ_DELAYED_MAX_DELAY")),
+    Absent("transactions", ("transaction.",), ("FLYMQ_TRANSACTION_ENABLED", "FLYMQ_TRANSACTION_TIMEOUT")),
+    Absent(
+        "metrics, tracing, health and admin servers",
+        ("observability.",),
+        (
+            "FLYMQ_METRICS_ENABLED",
+            "FLYMQ_METRICS_ADDR",
+            "FLYMQ_TRACING_ENABLED",
+            "FLYMQ_TRACING_ENDPOINT",
+            "FLYMQ_TRACING_SAMPLE_RATE",
+            "FLYMQ_HEALTH_ENABLED",
+            "FLYMQ_HEALTH_ADDR",
+            "FLYMQ_ADMIN_ENABLED",
+            "FLYMQ_ADMIN_ADDR",
+        ),
+    ),
+    Absent("a gRPC front end", ("grpc.",), _front_end("GRPC")),
+    Absent("a WebSocket front end", ("ws.",), _front_end("WS")),
+    Absent("an MQTT front end", ("mqtt.",), _front_end("MQTT")),
+    Absent("this kind of tuning", ("performance.",), ("FLYMQ_DEFAULT_SERDE",)),
+    Absent("an audit trail", ("audit.",), ()),
+)
+
+_ABSENT_BY_ENV: Final = {name: row for row in ABSENT for name in row.env}
+
+
+def absent_variable(name: str) -> Absent | None:
+    """The missing feature that environment variable `name` belongs to."""
+    return _ABSENT_BY_ENV.get(name)
+
+
+def absent_key(key: str) -> Absent | None:
+    """The missing feature that `key` of a FlyMQ JSON file belongs to."""
+    for row in ABSENT:
+        if any(key == known or (known.endswith(".") and key.startswith(known)) for known in row.json):
+            return row
+    return None
+
+
+def asks_for_nothing(name: str, value: object) -> bool:
+    """Whether a setting of a missing feature only switches the feature off, or leaves it empty."""
+    return value in ("", None, [], {}) or (name.lower().endswith("enabled") and not flymq_boolean(value))

@@ -1,0 +1,278 @@
+"""The kinds of value a setting can have: how each is read, checked and shown.
+
+A kind reads what any source gives it, text from flags and the environment as well as the typed values of TOML and JSON,
+and answers with one Python type. What it cannot read is a `ValueError` whose text tells the reader what the setting takes;
+the caller adds which setting and where the value came from. Nothing is guessed: `256M` is refused rather than taken for
+one of its two meanings.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Generic, TypeVar
+
+from braidmq.base.config_listen import Listen, parse_listen
+
+T = TypeVar("T")
+S = TypeVar("S", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """How values of one kind are read and shown."""
+
+    name: str
+    """One word for the reference: `size`, `duration`, `count` ..."""
+    takes: str
+    """What a value looks like, for the reference and for error texts."""
+    read: Callable[[object], T]
+    show: Callable[[T], str]
+    choices: tuple[str, ...] = ()
+    """The whole range, where it is a short list: shells complete from it."""
+    repeats: bool = False
+    """Whether a flag may be given more than once."""
+
+
+# --- numbers
+
+_SIZE_UNITS: Final = {
+    "": 1, "b": 1,
+    "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4,
+    "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4,
+}  # fmt: skip
+_DURATION_UNITS: Final = {
+    "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600), "d": Fraction(86400), "w": Fraction(604800),
+}  # fmt: skip
+_NUMBER: Final = re.compile(r"\d[\d_]*(?:\.\d+)?", re.ASCII)
+_SIZE: Final = re.compile(rf"({_NUMBER.pattern})\s*([A-Za-z]*)", re.ASCII)
+_DURATION_PART: Final = re.compile(rf"({_NUMBER.pattern})\s*(ms|s|m|h|d|w)\s*", re.ASCII)
+
+
+def read_size(value: object) -> int:
+    """Bytes of `256MiB`, `1GB`, `4096` or an integer."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str) or not (match := _SIZE.fullmatch(value.strip())):
+        raise ValueError(f"`{value}` is not a size; write bytes, or a number with a unit as in 256MiB or 1GB")
+    number, unit = match.groups()
+    factor = _SIZE_UNITS.get(unit.lower())
+    if factor is None:
+        raise ValueError(f"`{unit}` is not a unit of size; use B, kB, MB, GB, TB (1000) or KiB, MiB, GiB, TiB (1024)")
+    total = Fraction(number.replace("_", "")) * factor
+    if total.denominator != 1:
+        raise ValueError(f"`{value}` is not a whole number of bytes")
+    return int(total)
+
+
+def show_size(size: int) -> str:
+    for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    for unit, factor in (("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2), ("kB", 1000)):
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
+
+
+def read_duration(value: object) -> float:
+    """Seconds of `7d`, `1h30m`, `500ms`, `30` or a number."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ValueError(f"`{value}` is not a duration")
+        return float(value)
+    wrong = ValueError(f"`{value}` is not a duration; write seconds, or numbers with units as in 500ms, 30s, 1h30m or 7d")
+    if not isinstance(value, str) or not (text := value.strip()):
+        raise wrong
+    if _NUMBER.fullmatch(text):
+        return float(text.replace("_", ""))
+    total = Fraction(0)
+    position = 0
+    while position < len(text):
+        part = _DURATION_PART.match(text, position)
+        if part is None:
+            raise wrong
+        total += Fraction(part[1].replace("_", "")) * _DURATION_UNITS[part[2]]
+        position = part.end()
+    return float(total)
+
+
+def show_duration(seconds: float) -> str:
+    if seconds == 0:
+        return "0"
+    for unit, factor in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if seconds % factor == 0:
+            return f"{int(seconds // factor)}{unit}"
+    return f"{seconds * 1000:g}ms" if seconds < 1 else f"{seconds:g}s"
+
+
+def size(least: int, most: int, *, zero: bool = False) -> Kind[int]:
+    """Bytes between `least` and `most`; with `zero` also 0, which switches the thing off."""
+    between = f"{show_size(least)} to {show_size(most)}"
+
+    def read(value: object) -> int:
+        return _bounded(read_size(value), least, most, between, zero)
+
+    return Kind("size", _or_zero(f"{between}, as 256MiB, 1GB or bytes", zero), read, show_size)
+
+
+def duration(least: float, most: float, *, zero: bool = False) -> Kind[float]:
+    """Seconds between `least` and `most`; with `zero` also 0, which switches the thing off."""
+    between = f"{show_duration(least)} to {show_duration(most)}"
+
+    def read(value: object) -> float:
+        return _bounded(read_duration(value), least, most, between, zero)
+
+    return Kind("duration", _or_zero(f"{between}, as 500ms, 30s, 24h, 7d or seconds", zero), read, show_duration)
+
+
+def count(least: int, most: int) -> Kind[int]:
+    """A whole number between `least` and `most`."""
+
+    def read(value: object) -> int:
+        if isinstance(value, str):
+            text = value.strip().replace("_", "")
+            value = int(text) if text.isascii() and text.removeprefix("-").isdigit() else value
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"`{value}` is not a whole number")
+        return _bounded(value, least, most, f"{least} to {most}", zero=False)
+
+    return Kind("count", f"{least} to {most}", read, str)
+
+
+N = TypeVar("N", int, float)
+
+
+def _bounded(value: N, least: float, most: float, between: str, zero: bool) -> N:
+    if (value == 0 and zero) or least <= value <= most:
+        return value
+    raise ValueError(f"{value:g} is out of range: {_or_zero(between, zero)}" if isinstance(value, float) else
+                     f"{value} is out of range: {_or_zero(between, zero)}")  # fmt: skip
+
+
+def _or_zero(text: str, zero: bool) -> str:
+    return f"0 (off), or {text}" if zero else text
+
+
+# --- words
+
+_TRUE: Final = ("true", "yes", "on", "1")
+_FALSE: Final = ("false", "no", "off", "0")
+
+
+def read_boolean(value: object) -> bool:
+    word = str(value).strip().lower()
+    if isinstance(value, (bool, str)) and word in (*_TRUE, *_FALSE):
+        return word in _TRUE
+    raise ValueError(f"`{value}` is neither true nor false")
+
+
+def boolean() -> Kind[bool]:
+    return Kind("boolean", "true or false", read_boolean, lambda value: "true" if value else "false", ("true", "false"))
+
+
+def choice(*values: S) -> Kind[S]:
+    """One of a few words."""
+    by_word = {value.lower(): value for value in values}
+
+    def read(value: object) -> S:
+        chosen = by_word.get(value.strip().lower()) if isinstance(value, str) else None
+        if chosen is None:
+            raise ValueError(f"`{value}` is not one of {', '.join(values)}{nearest(str(value), values)}")
+        return chosen
+
+    return Kind("choice", ", ".join(values), read, str, tuple(values))
+
+
+def text(length_max: int) -> Kind[str]:
+    """Text of at least one character."""
+    takes = f"1 to {length_max} characters"
+
+    def read(value: object) -> str:
+        found = _read_text(value)
+        if not 1 <= len(found) <= length_max:
+            raise ValueError(f"{len(found)} characters; it takes {takes}")
+        return found
+
+    return Kind("text", takes, read, str)
+
+
+def path() -> Kind[str]:
+    """A path, with `~` expanded."""
+
+    def read(value: object) -> str:
+        found = _read_path(value)
+        if found is None:
+            raise ValueError("the path is empty")
+        return found
+
+    return Kind("path", "a path", read, str)
+
+
+def optional_path() -> Kind[str | None]:
+    """A path or, when empty, none."""
+    return Kind("path", "a path", _read_path, lambda value: value or "")
+
+
+def _read_path(value: object) -> str | None:
+    from os.path import expanduser
+
+    return expanduser(_read_text(value)) or None
+
+
+def _read_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"`{value}` is not text")
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise ValueError("control characters are not allowed")
+    return value.strip()
+
+
+# --- lists
+
+
+def listeners() -> Kind[tuple[Listen, ...]]:
+    """One or more listener URLs: a list, or text with commas."""
+
+    def read(value: object) -> tuple[Listen, ...]:
+        found: list[Listen] = []
+        for item in _items(value):
+            if isinstance(item, Listen):
+                found.append(item)
+            elif isinstance(item, str):
+                found.append(parse_listen(item))
+            else:
+                raise ValueError(f"`{item}` is not a listener URL")
+        if not found:
+            raise ValueError("at least one listener is needed")
+        bound = [listener.address for listener in found if listener.port]
+        twice = next((address for address in bound if bound.count(address) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is named twice")
+        return tuple(found)
+
+    def show(value: Iterable[Listen]) -> str:
+        return ",".join(map(str, value))
+
+    return Kind(
+        "listeners", "flymq://host:port or flymqs://host:port, with ?dialect=auto|documented|v126", read, show, repeats=True
+    )
+
+
+def _items(value: object) -> list[object]:
+    if isinstance(value, str):
+        return [part for part in (piece.strip() for piece in value.split(",")) if part]
+    if isinstance(value, (list, tuple)):
+        return [item for part in value for item in (_items(part) if isinstance(part, str) else [part])]
+    return [value]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` for the nearest of `known`, or nothing when none is near."""
+    import difflib
+
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean `{found[0]}`?" if found else ""

@@ -1,0 +1,139 @@
+"""Every error of BraidMQ, as data.
+
+One row an error. A row gives the stable code, the sentence a person reads, what each protocol sends, the HTTP status
+and what to do about it. Code raises `BraidError("TOPIC_NOT_FOUND", topic=...)`; each protocol edge asks the row for its
+own form. The reference page in the documentation is generated from the same table, and a test holds the two equal.
+
+Two kinds of fault meet here. A *remote* fault (the peer sent something wrong, or asked for what is not there) is a
+`BraidError` and becomes a reply. A *local* fault (a bug of ours) is any other exception: the session answers `INTERNAL`,
+logs the traceback, and lives on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSpec:
+    """One row of the table."""
+
+    code: str
+    text: str
+    """Sentence with named fields; after `code: ` it is what a FlyMQ client of the documented dialect reads."""
+    http: int
+    blipmq: int
+    """Code of the BlipMQ schema's `ErrorCode`."""
+    hint: str
+    """What the reader can do about it."""
+    retriable: bool = False
+    """Whether the same request may succeed later without a change."""
+    v126: str | None = None
+    """Text for the published FlyMQ clients where they look for something else than `text`."""
+
+
+_ROWS: Final = (
+    # --- what was asked for is not there
+    ErrorSpec("TOPIC_NOT_FOUND", "topic not found: {topic}", 404, 2, "Create the topic, or check its spelling with `braid topic ls`."),
+    ErrorSpec("PARTITION_NOT_FOUND", "partition {partition} not found", 404, 2, "`braid topic info` shows the partitions a topic has."),
+    ErrorSpec("PARTITION_OUT_OF_RANGE", "partition {partition} out of range", 404, 2, "`braid topic info` shows the partitions a topic has."),
+    ErrorSpec("EOF", "offset {offset} is at or past the end of {topic}/{partition}", 404, 2,
+              "Nothing was written there yet; ask again later or use a consumer that waits.", True,
+              "EOF: offset {offset} is at or past the end of {topic}/{partition}"),
+    ErrorSpec("OFFSET_OUT_OF_RANGE", "offset out of range: {offset} of {topic}/{partition}, which holds {oldest} to {newest}", 416, 2,
+              "Retention removed it, or it was never written; start at the oldest offset."),
+    # --- what was asked for is not allowed
+    ErrorSpec("INVALID_TOPIC", "invalid topic name: {reason}", 400, 1, "Names are 1 to 255 bytes of UTF-8, without control characters."),
+    ErrorSpec("INVALID_PARTITIONS", "invalid partition count: {partitions} (1 to {most})", 400, 8, "Ask for a count in the range."),
+    ErrorSpec("INVALID_MODE", "unknown subscribe mode: {mode}", 400, 8, "Modes are `earliest`, `latest` and `commit`."),
+    ErrorSpec("INVALID_GROUP", "invalid group name: {reason}", 400, 8, "Group names are up to 255 bytes of UTF-8, without control characters."),
+    ErrorSpec("INVALID_ARGUMENT", "invalid argument: {reason}", 400, 8, "The message names the argument and what it takes."),
+    ErrorSpec("TOPIC_LIMIT", "the broker already has {limit} topics", 409, 7, "Remove topics, or raise `max_topics`."),
+    # --- the frame or payload makes no sense
+    ErrorSpec("UNKNOWN_OPCODE", "unknown opcode: {opcode}", 400, 8, "This broker does not know the operation; check the client's version."),
+    ErrorSpec("MALFORMED_PAYLOAD", "invalid binary format: {reason}", 400, 8, "The client encoded a request wrongly; see the protocol page."),
+    ErrorSpec("MALFORMED_FRAME", "not a FlyMQ frame: {reason}", 400, 8, "Something else than FlyMQ speaks on this port; the connection is closed."),
+    ErrorSpec("FRAME_TOO_LARGE", "payload of {size} bytes is over the limit of {limit}", 413, 3, "Split the request; the connection is closed."),
+    ErrorSpec("RECORD_TOO_LARGE", "a record of {size} bytes is over the limit of {limit}", 413, 3, "Split the value, or store it elsewhere."),
+    ErrorSpec("UNSUPPORTED_COMPRESSION", "unsupported compression: {name}", 415, 8, "Send the request with gzip or uncompressed."),
+    ErrorSpec("INVALID_BATCH", "invalid batch: {reason}", 400, 8, "The client built a batch wrongly; see the batch format page."),
+    # --- idempotent producers
+    ErrorSpec("OUT_OF_ORDER_SEQUENCE", "producer {producer} sent sequence {sequence} where {expected} comes next", 409, 8,
+              "An earlier batch of this producer is missing; create a new producer."),
+    ErrorSpec("FENCED_PRODUCER", "producer {producer} epoch {epoch} was replaced by epoch {current}", 409, 8,
+              "A newer instance of this producer took over; stop this one."),
+    # --- storage
+    ErrorSpec("STORAGE_FULL", "no space left for {topic}/{partition}; nothing was written", 507, 7,
+              "Free disk space or lower the retention; producing works again at once.", True),
+    ErrorSpec("STORAGE_FAILED", "{topic}/{partition} is read-only: {reason}", 503, 7,
+              "The disk failed a sync, so nothing later can be trusted. Check the disk, then restart the broker."),
+    ErrorSpec("CORRUPT_LOG", "corrupt data in {path} at byte {position} (offset {offset}): {reason}", 500, 7,
+              "Run `braid log verify`; restore the segment from a replica or a backup."),
+    ErrorSpec("FORMAT_UNSUPPORTED", "{path} at byte {position} needs {feature}, which this build does not read", 501, 7,
+              "Use the version that wrote the data."),
+    ErrorSpec("DATA_DIR_LOCKED", "another broker uses {path}", 409, 7, "Stop the other broker, or choose another `--data-dir`."),
+    ErrorSpec("DATA_DIR_INVALID", "{path} is not usable as a data directory: {reason}", 500, 7, "Check the path, its owner and its file system."),
+    # --- the broker
+    ErrorSpec("CONNECTION_LIMIT", "the broker already serves {limit} connections", 503, 7, "Close idle clients, or raise `max_connections`.", True),
+    ErrorSpec("SHUTTING_DOWN", "the broker is shutting down", 503, 7, "Connect again in a moment.", True),
+    ErrorSpec("INTERNAL", "internal error: {reason}", 500, 7, "This is a bug; the broker's log has the details under the same text."),
+    # --- configuration and command line
+    ErrorSpec("CONFIG_UNKNOWN_KEY", "unknown setting `{key}` in {origin}{suggestion}", 400, 8, "`braid config show` lists every setting."),
+    ErrorSpec("CONFIG_INVALID_VALUE", "setting `{key}` from {origin}: {reason}", 400, 8, "`braid config show` lists every setting with its kind."),
+    ErrorSpec("CONFIG_UNREADABLE", "cannot read configuration {path}: {reason}", 400, 8, "The file must be TOML, or JSON with the ending .json."),
+    # --- raised in the client
+    ErrorSpec("UNREACHABLE", "no broker answers at {servers}: {reason}", 503, 7, "Check the address, and that `braid serve` runs there.", True),
+    ErrorSpec("CONNECTION_LOST", "the connection to {server} broke: {reason}", 503, 7,
+              "The outcome of requests in flight is unknown; idempotent producers retry by themselves.", True),
+    ErrorSpec("TIMED_OUT", "{what} took longer than {seconds:g} s", 504, 7, "Raise the time-out, or look at the broker's load.", True),
+    ErrorSpec("CLIENT_CLOSED", "the {what} is closed", 409, 8, "Open a new one."),
+    ErrorSpec("UNEXPECTED_REPLY", "the server answered {reason}", 502, 8, "The peer does not speak this protocol, or another version of it."),
+    ErrorSpec("SERVER_ERROR", "{message}", 500, 7, "The server refused the request; its text says why."),
+    ErrorSpec("INVALID_KEY", "invalid encryption key: {reason}", 400, 8, "Keys are 64 hexadecimal characters: `openssl rand -hex 32`."),
+    ErrorSpec("DECRYPTION_FAILED", "cannot decrypt {topic}/{partition} offset {offset}", 400, 8,
+              "The value was encrypted with another key, or not encrypted at all."),
+)
+
+ERRORS: Final[dict[str, ErrorSpec]] = {row.code: row for row in _ROWS}
+
+
+class BraidError(Exception):
+    """A fault that has a row in the table."""
+
+    def __init__(self, code: str, **fields: object) -> None:
+        self.spec = ERRORS[code]
+        self.fields = fields
+        super().__init__(self.spec.text.format_map(fields))
+
+    @property
+    def code(self) -> str:
+        return self.spec.code
+
+    @property
+    def hint(self) -> str:
+        return self.spec.hint
+
+    @property
+    def retriable(self) -> bool:
+        return self.spec.retriable
+
+    def __str__(self) -> str:
+        return f"{self.spec.code}: {self.args[0]}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.spec.code, self.fields)
+
+    @property
+    def text(self) -> str:
+        """The sentence without its code."""
+        return str(self.args[0])
+
+    @property
+    def v126_text(self) -> str:
+        """What the published FlyMQ clients get: no code, except where they look for one."""
+        return self.text if self.spec.v126 is None else self.spec.v126.format_map(self.fields)
+
+
+def _rebuild(code: str, fields: dict[str, object]) -> BraidError:
+    return BraidError(code, **fields)

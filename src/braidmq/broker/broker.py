@@ -1,0 +1,394 @@
+"""The broker: topics, partitions and groups behind one set of rules, whichever protocol asks.
+
+Everything runs on one event loop. A method that may wait (for a sync, for cold data, for new records) is a coroutine; all
+others answer at once. The hot path of PRODUCE does not come through here message by message: a session gets a `Route`
+once, and the compiled parser adds rows to its accumulators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.clock import Clock
+from braidmq.base.disk import Disk
+from braidmq.base.errors import BraidError
+from braidmq.broker.groups import GroupTable, start_offset
+from braidmq.broker.journal import Journal
+from braidmq.broker.names import INTERNAL_PREFIX, check_group, check_topic
+from braidmq.broker.record_filter import compile_filter
+from braidmq.broker.store import LogStore
+from braidmq.broker.topics import Topic, TopicTable, check_properties
+from braidmq.log.commit import GroupCommit, ThreadSyncer
+from braidmq.log.level import Level
+from braidmq.log.partition import Batches, Cold, LogSettings, PartitionLog, Rows
+
+_Read = TypeVar("_Read", Rows, Batches)
+_JOURNAL_SEGMENT_BYTES: Final = 16 * limits.MIB
+_FILTER_STEP_RECORDS: Final = 2000
+
+logger = logging.getLogger("braidmq.broker")
+
+
+@dataclass(slots=True)
+class BrokerSettings:
+    """What of the configuration the broker itself needs."""
+
+    data_dir: str
+    defaults: LogSettings
+    default_partitions: int = 3
+    auto_create_topics: bool = True
+    topics_max: int = limits.TOPICS_MAX
+    checkpoint_interval_s: float = 60.0
+    retention_interval_s: float = 60.0
+
+
+class Broker:
+    def __init__(self, settings: BrokerSettings, disk: Disk, clock: Clock) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._io = ThreadPoolExecutor(2, thread_name_prefix="braid-io")
+        self.commit = GroupCommit(clock, ThreadSyncer(disk, self._loop.call_soon_threadsafe), self._loop.call_soon)
+        self.commit.on_failure = _log_failure
+        self.store = LogStore(disk, settings.data_dir)
+        self.topics = TopicTable(settings.topics_max)
+        self.groups = GroupTable()
+        self.routes = hot.RouteTable()
+        """Topics that any client may produce to with no further question."""
+        internal = LogSettings(max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0)
+        self._internal_settings = internal
+        self._disk = disk
+        self._metadata: Journal
+        self._offsets: Journal
+        self._housekeeping: list[asyncio.Task[None]] = []
+
+    # --- start and stop
+
+    async def start(self) -> None:
+        """Recover everything; when this returns, clients may come."""
+        self.store.open()
+        try:
+            await self._loop.run_in_executor(self._io, self._recover)
+        except BaseException:
+            self.store.abandon()
+            raise
+        self._housekeeping = [
+            asyncio.create_task(self._every(self.settings.checkpoint_interval_s, self.checkpoint)),
+            asyncio.create_task(self._every(self.settings.retention_interval_s, self._apply_retention)),
+        ]
+        report = self.store.report
+        logger.info(
+            "%s start: %d topics, %d partitions opened, %d bytes checked, %d bytes removed",
+            "clean" if report.clean else "recovered", len(self.topics), report.partitions_opened, report.bytes_checked,
+            report.bytes_truncated,
+        )
+
+    def _recover(self) -> None:
+        store = self.store
+        self._metadata = Journal(self._disk, store.internal("metadata", self._internal_settings), self.commit, self.topics)
+        self._offsets = Journal(self._disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
+        self._metadata.replay()
+        self._offsets.replay()
+        store.remove_leftovers(lambda topic_id: self.topics.by_id(topic_id) is not None, self.topics.next_id)
+        if not store.report.clean:
+            for topic_id, partitions in list(store.partitions_on_disk()):
+                topic = self.topics.by_id(topic_id)
+                if topic is not None:
+                    for partition in partitions:
+                        self._log(topic, partition)
+
+    async def stop(self) -> None:
+        """Make everything durable and say so; afterwards a start reads nothing."""
+        for task in self._housekeeping:
+            task.cancel()
+        await asyncio.gather(*self._housekeeping, return_exceptions=True)
+        self.commit.flush()
+        # Acks of the last cycles are posted to the loop before the syncer ends, so they go out before we go on.
+        await self._loop.run_in_executor(None, self.commit.close)
+        self._metadata.save_snapshot()
+        self._offsets.save_snapshot()
+        files = self.store.unsynced_files()
+        await self._loop.run_in_executor(self._io, self._disk.sync_files, files)
+        self.store.close()
+        self._io.shutdown()
+
+    async def _every(self, interval_s: float, action: Callable[[], asyncio.Future[None] | object]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                outcome = action()
+                if asyncio.iscoroutine(outcome):
+                    await outcome
+            except OSError as fault:
+                logger.error("housekeeping failed: %s", fault)
+
+    async def checkpoint(self) -> None:
+        """Note how far every partition is whole, so that a crash after now costs less recovery."""
+        for journal in (self._metadata, self._offsets):
+            if journal.snapshot_due:
+                journal.save_snapshot()
+        if self.store.changed_since_checkpoint():
+            files = self.store.unsynced_files()
+            checkpoint = self.store.checkpoint()
+            await self._loop.run_in_executor(self._io, self.store.save, checkpoint, files)
+
+    def _apply_retention(self) -> None:
+        self.store.apply_retention(self._clock.now_ms())
+
+    # --- topics
+
+    def topic(self, name: str) -> Topic:
+        """The topic, or TOPIC_NOT_FOUND."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise BraidError("TOPIC_NOT_FOUND", topic=name)
+        return topic
+
+    async def create_topic(self, name: str, partitions: int = 0, properties: Mapping[str, str] | None = None) -> Topic:
+        """Create the topic; one that exists stays as it is. 0 partitions means 1, as FlyMQ has it."""
+        check_topic(name)
+        if not 0 <= partitions <= limits.PARTITIONS_MAX:
+            raise BraidError("INVALID_PARTITIONS", partitions=partitions, most=limits.PARTITIONS_MAX)
+        check_properties(properties or {})
+        known = self.topics.get(name)
+        if known is not None:
+            return known
+        command = self.topics.create(name, partitions or 1, self._clock.now_ms(), properties or {})
+        topic: Topic = await self._metadata.submit(command)
+        return topic
+
+    async def auto_create(self, name: str, partitions: int | None = None) -> Topic:
+        """The topic a producer named, created when missing and allowed."""
+        known = self.topics.get(name)
+        if known is not None:
+            return known
+        if not self.settings.auto_create_topics:
+            raise BraidError("TOPIC_NOT_FOUND", topic=name)
+        return await self.create_topic(name, partitions or self.settings.default_partitions)
+
+    async def delete_topic(self, name: str) -> bool:
+        """Delete the topic with its data and its groups' offsets; False when there was none."""
+        check_topic(name)
+        if self.topics.get(name) is None:
+            return False
+        gone: Topic | None = await self._metadata.submit(self.topics.delete(name))
+        if gone is None:
+            return False
+        self.routes.remove(name.encode())
+        self.store.remove_topic(gone.id, gone.partitions)
+        await self._offsets.submit(self.groups.forget_topic(gone.id))
+        return True
+
+    def topic_names(self) -> list[str]:
+        return [topic.name for topic in self.topics.all() if not topic.name.startswith(INTERNAL_PREFIX)]
+
+    def route(self, topic: Topic) -> hot.Route:
+        """The topic's way into the parser, for producers."""
+        name = topic.name.encode()
+        route = self.routes.get(name)
+        if route is None:
+            accumulators = [self._log(topic, partition).accumulator for partition in range(topic.partitions)]
+            route = hot.Route(name, accumulators, int(topic.settings(self.settings.defaults).level))
+            self.routes.add(route)
+        return route
+
+    # --- partitions
+
+    def _log(self, topic: Topic, partition: int) -> PartitionLog:
+        log = self.store.opened(topic.id, partition)
+        if log is None:
+            log = self.store.partition(topic.id, topic.name, partition, topic.settings(self.settings.defaults))
+        return log
+
+    def partition(self, name: str, partition: int, error: str = "PARTITION_OUT_OF_RANGE") -> PartitionLog:
+        """The partition's log, or the error that says what is missing."""
+        topic = self.topic(name)
+        if not 0 <= partition < topic.partitions:
+            raise BraidError(error, partition=partition)
+        return self._log(topic, partition)
+
+    def choose_partition(self, route: hot.Route, key: bytes, partition: int) -> int:
+        """Where a record goes: as asked, else by its key, else in turn."""
+        partitions = len(route.accumulators)
+        if partition >= partitions:
+            raise BraidError("PARTITION_NOT_FOUND", partition=partition)
+        if partition >= 0:
+            return partition
+        if partitions == 1:
+            return 0
+        if key:
+            return hot.fnv1a(key) % partitions
+        chosen = route.counter % partitions
+        route.counter += 1
+        return chosen
+
+    async def durable(self, log: PartitionLog, end_offset: int) -> None:
+        """Wait until everything below `end_offset` is as durable as its topic promises."""
+        if log.settings.level == Level.NONE:
+            return
+        waiting: asyncio.Future[None] = self._loop.create_future()
+
+        def told(error: BraidError | None) -> None:
+            if not waiting.done():
+                if error is None:
+                    waiting.set_result(None)
+                else:
+                    waiting.set_exception(error)
+
+        log.when_visible(end_offset, told)
+        await waiting
+
+    # --- producing, for everything but the hot path
+
+    async def append(self, topic: Topic, partition: int, key: bytes, value: bytes) -> tuple[int, int, int]:
+        """Store one record; returns partition, offset and timestamp once it is durable."""
+        if len(key) + len(value) > limits.RECORD_BYTES_MAX:
+            raise BraidError("RECORD_TOO_LARGE", size=len(key) + len(value), limit=limits.RECORD_BYTES_MAX)
+        partition = self.choose_partition(self.route(topic), key, partition)
+        log = self._log(topic, partition)
+        log.check_writable()
+        timestamp = self.commit.now_ms()
+        if log.pending_bytes + len(value) > limits.FLUSH_BYTES_TARGET:
+            self.commit.flush()
+            timestamp = self.commit.now_ms()
+        offset = log.accumulator.append(key or None, value)
+        self.commit.touch(log)
+        await self.durable(log, offset + 1)
+        return partition, offset, timestamp
+
+    async def append_batch(self, topic: Topic, partition: int, batch: bytes | memoryview) -> tuple[int, int, int, int, bool]:
+        """Store a whole batch; returns partition, base offset, records, timestamp, and whether it was stored before."""
+        if len(batch) > limits.RECORD_BYTES_MAX:
+            raise BraidError("INVALID_BATCH", reason=f"{len(batch)} bytes do not fit a frame with their answer")
+        route = self.route(topic)
+        if partition < 0:
+            partition = self.choose_partition(route, b"", -1)
+        elif partition >= topic.partitions:
+            raise BraidError("PARTITION_NOT_FOUND", partition=partition)
+        log = self._log(topic, partition)
+        if log.pending_bytes + len(batch) > limits.FLUSH_BYTES_TARGET:
+            self.commit.flush()
+        base_offset, records, timestamp, duplicate = log.stage_batch(batch, self.commit.now_ms())
+        if not duplicate:
+            self.commit.touch(log)
+        await self.durable(log, base_offset + records)
+        return partition, base_offset, records, timestamp, duplicate
+
+    # --- reading
+
+    async def warm(self, cold: Cold) -> None:
+        """Bring a cold range into memory without holding up the loop."""
+        await self._loop.run_in_executor(self._io, cold.warm_up)
+
+    async def finish_rows(self, log: PartitionLog, cold: Cold, offset: int, records_max: int, bytes_max: int) -> Rows:
+        """Read rows that were cold at first."""
+        await self.warm(cold)
+        rows = log.read_rows(offset, records_max, bytes_max, warmed=True)
+        assert not isinstance(rows, Cold)
+        return rows
+
+    async def read_batches(
+        self, log: PartitionLog, offset: int, bytes_max: int, bytes_min: int, wait_s: float
+    ) -> Batches:
+        """Whole batches from `offset` on, waiting up to `wait_s` for at least `bytes_min` of them."""
+        deadline = self._loop.time() + wait_s
+        while True:
+            read = log.read_batches(offset, bytes_max)
+            if isinstance(read, Cold):
+                await self.warm(read)
+                read = log.read_batches(offset, bytes_max, warmed=True)
+                assert not isinstance(read, Cold)
+            left = deadline - self._loop.time()
+            if read.size >= max(1, min(bytes_min, bytes_max)) or left <= 0 or log.removed:
+                return read
+            await self._tail_moved(log, left)
+
+    async def _tail_moved(self, log: PartitionLog, timeout_s: float) -> None:
+        moved: asyncio.Future[None] = self._loop.create_future()
+        log.watch_tail(moved, lambda: None if moved.done() else moved.set_result(None))
+        timer = self._loop.call_later(timeout_s, lambda: None if moved.done() else moved.set_result(None))
+        try:
+            await moved
+        finally:
+            timer.cancel()
+            log.unwatch_tail(moved)
+
+    async def filtered(self, log: PartitionLog, offset: int, records_max: int, text: str) -> Rows:
+        """Rows that match a filter; `next_offset` is after the last record looked at."""
+        matches = compile_filter(text)
+        deadline = self._loop.time() + limits.FILTER_SCAN_SECONDS_MAX
+        result = Rows([], 0, 0, offset)
+        while result.count < records_max and result.size < limits.FETCH_BYTES_TARGET:
+            rows = log.read_rows(result.next_offset, _FILTER_STEP_RECORDS, limits.FETCH_BYTES_TARGET)
+            if isinstance(rows, Cold):
+                rows = await self.finish_rows(log, rows, result.next_offset, _FILTER_STEP_RECORDS, limits.FETCH_BYTES_TARGET)
+            if rows.count == 0:
+                break
+            await self._loop.run_in_executor(self._io, partial(_keep_matching, rows, matches, result, records_max))
+            if self._loop.time() >= deadline:
+                break
+        return result
+
+    # --- groups
+
+    def subscribe(self, name: str, group: str, partition: int, mode: str, member: object, address: str) -> int:
+        """Where the group begins to read; the member counts as connected until `unsubscribe`."""
+        log = self.partition(name, partition, "PARTITION_NOT_FOUND")
+        topic = self.topic(name)
+        if group:
+            check_group(group)
+        offset = start_offset(mode, log.log_start, log.high_watermark, self.groups.committed(topic.id, group, partition))
+        if group:
+            self.groups.join(topic.id, group, member, address)
+        return offset
+
+    def unsubscribe(self, topic_id: int, group: str, member: object) -> None:
+        self.groups.leave(topic_id, group, member)
+
+    async def commit_offset(self, name: str, group: str, partition: int, offset: int) -> None:
+        """Store a group's position; durable when this returns."""
+        topic = self.topic(name)
+        check_group(group)
+        if not 0 <= partition < topic.partitions:
+            raise BraidError("PARTITION_NOT_FOUND", partition=partition)
+        await self._offsets.submit(self.groups.commit(topic.id, group, partition, offset))
+
+    # --- what the outside may ask
+
+    def recovery(self) -> dict[str, object]:
+        """The `recovery` document: how this broker came up."""
+        return self.store.report.document()
+
+
+def _keep_matching(rows: Rows, matches: Callable[[bytes | None, bytes], bool], result: Rows, records_max: int) -> None:
+    """Move matching rows from `rows` to `result`, up to its limits."""
+    for part in rows.slices:
+        view = memoryview(part)
+        at = 0
+        while at < len(view):
+            key_size = int.from_bytes(view[at : at + 4], "big")
+            value_at = at + 8 + key_size
+            value_size = int.from_bytes(view[value_at - 4 : value_at], "big")
+            end = value_at + value_size + 8
+            key = bytes(view[at + 4 : at + 4 + key_size]) if key_size else None
+            result.next_offset = int.from_bytes(view[end - 8 : end], "big") + 1
+            if matches(key, bytes(view[value_at : value_at + value_size])):
+                result.slices.append(view[at:end])
+                result.size += end - at
+                result.count += 1
+                if result.count >= records_max or result.size >= limits.FETCH_BYTES_TARGET:
+                    return
+            at = end
+    result.next_offset = rows.next_offset
+
+
+def _log_failure(partition: PartitionLog, error: BraidError) -> None:
+    logger.error("%s/%d: %s", partition.topic, partition.partition, error)

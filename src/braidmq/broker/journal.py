@@ -1,0 +1,146 @@
+"""A state machine whose commands live in the log: the one way broker state is made durable and recovered.
+
+A command is appended to an internal partition like any record, and applied when it is durable; commands apply in log order,
+so a restart that replays them ends in the same state. From time to time the state is written as a snapshot, and the log
+before it is let go. The newest snapshot that is whole wins; the one before is kept in case it is not.
+
+Faults: a crash before the command is durable leaves no trace; after it, the command is replayed. A torn snapshot is
+ignored for the one before it. A log that begins after the snapshot is an error, never a silent gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any, Final, Protocol
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.disk import Disk
+from braidmq.base.errors import BraidError
+from braidmq.log.commit import GroupCommit
+from braidmq.log.partition import Cold, PartitionLog
+
+_SNAPSHOT_PREFIX: Final = "snapshot-"
+_SNAPSHOT_AFTER_COMMANDS: Final = 20_000
+_READ_BYTES: Final = 4 * limits.MIB
+
+logger = logging.getLogger("braidmq.journal")
+
+
+class StateMachine(Protocol):
+    def apply(self, command: list[Any]) -> Any: ...
+
+    def snapshot(self) -> Any: ...
+
+    def restore(self, document: Any) -> None: ...
+
+
+class Journal:
+    def __init__(self, disk: Disk, log: PartitionLog, commit: GroupCommit, machine: StateMachine) -> None:
+        self._disk = disk
+        self._log = log
+        self._commit = commit
+        self._machine = machine
+        self._applied = 0
+        """Offset after the last applied command."""
+        self._snapshot_at = 0
+
+    async def submit(self, command: list[Any]) -> Any:
+        """Make `command` durable, apply it, and return what the state machine answers (or raise what it raises)."""
+        self._log.check_writable()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        payload = json.dumps(command, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        offset = self._log.accumulator.append(None, payload)
+        self._commit.touch(self._log)
+
+        def durable(error: BraidError | None) -> None:
+            if error is not None:
+                _settle(answer, error=error)
+                return
+            assert offset == self._applied, "commands apply in log order"
+            self._applied = offset + 1
+            try:
+                result = self._machine.apply(command)
+            except BraidError as refused:
+                _settle(answer, error=refused)
+            else:
+                _settle(answer, result=result)
+
+        self._log.when_visible(offset + 1, durable)
+        return await answer
+
+    # --- recovery
+
+    def replay(self) -> int:
+        """Rebuild the state from the newest whole snapshot and the commands after it; returns how many commands."""
+        self._load_snapshot()
+        log = self._log
+        if log.log_start > self._applied:
+            raise BraidError(
+                "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied,
+                reason=f"the journal begins at {log.log_start}, after its snapshot",
+            )
+        replayed = 0
+        while self._applied < log.high_watermark:
+            read = log.read_batches(self._applied, _READ_BYTES, warmed=True)
+            assert not isinstance(read, Cold)
+            payloads, following = hot.decode_records(
+                b"".join(read.slices), self._applied, limits.BATCH_RECORDS_MAX, lambda _offset, _time, _key, value, _attrs: value
+            )
+            for payload in payloads:
+                try:
+                    self._machine.apply(json.loads(payload.decode("utf-8", "surrogatepass")))
+                except BraidError:
+                    # It was refused when it was first applied, and is refused again for the same reason.
+                    logger.debug("a refused command was replayed")
+            replayed += len(payloads)
+            self._applied = following
+        return replayed
+
+    def _load_snapshot(self) -> None:
+        names = [n for n in self._disk.list_directory(self._log.directory) if n.startswith(_SNAPSHOT_PREFIX) and n.endswith(".json")]
+        for name in reversed(names):
+            path = f"{self._log.directory}/{name}"
+            head, _, body = self._disk.read_file(path).partition(b"\n")
+            if head != b"%08x" % hot.crc32c(body):
+                logger.warning("snapshot is damaged, trying the one before", extra={"path": path})
+                continue
+            document = json.loads(body.decode("utf-8", "surrogatepass"))
+            self._machine.restore(document["state"])
+            self._applied = self._snapshot_at = document["offset"]
+            return
+
+    # --- snapshots
+
+    @property
+    def snapshot_due(self) -> bool:
+        return self._applied - self._snapshot_at >= _SNAPSHOT_AFTER_COMMANDS
+
+    def save_snapshot(self) -> None:
+        """Write the state as it is now, and let go of what it replaces."""
+        if self._applied == self._snapshot_at:
+            return
+        offset = self._applied
+        document = {"offset": offset, "state": self._machine.snapshot()}
+        body = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        directory = self._log.directory
+        self._disk.make_directory(directory)
+        self._disk.replace_file(f"{directory}/{_SNAPSHOT_PREFIX}{offset:020d}.json", b"%08x\n" % hot.crc32c(body) + body)
+        previous, self._snapshot_at = self._snapshot_at, offset
+        for name in self._disk.list_directory(directory):
+            if name.startswith(_SNAPSHOT_PREFIX) and name < f"{_SNAPSHOT_PREFIX}{previous:020d}.json":
+                self._disk.remove_file(f"{directory}/{name}")
+        log = self._log
+        log.drop_segments([s for s, following in zip(log.segments, log.segments[1:], strict=False) if following.base_offset <= previous])
+
+
+def _settle(answer: asyncio.Future[Any], result: Any = None, error: BraidError | None = None) -> None:
+    if answer.done():
+        # Whoever asked went away; the command stands all the same.
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(result)

@@ -1,0 +1,55 @@
+"""The optional filter of FETCH: which records a reader wants.
+
+A record matches when any test does: `$.a.b` asks whether a JSON object has that path; any filter is tried as a
+case-insensitive substring of key or value; and, unless it is a path, as a regular expression. Expressions run in RE2, whose
+time is linear in the input, so no expression of a client can stall the broker; one that is not valid never matches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import re2
+
+
+def compile_filter(text: str) -> Callable[[bytes | None, bytes], bool]:
+    """A test of (key, value)."""
+    wanted = text.encode().lower()
+    path = text[2:].split(".") if text.startswith("$.") else None
+    expression = None if path is not None else _expression(text)
+
+    def matches(key: bytes | None, value: bytes) -> bool:
+        if path is not None and value.lstrip()[:1] == b"{" and _has_path(value, path):
+            return True
+        if wanted in value.lower() or (key is not None and wanted in key.lower()):
+            return True
+        if expression is None:
+            return False
+        return expression.search(value) is not None or (key is not None and expression.search(key) is not None)
+
+    return matches
+
+
+def _expression(text: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.max_mem = 8 << 20
+    try:
+        return re2.compile(text.encode(), options)
+    except re2.error:
+        return None
+
+
+def _has_path(value: bytes, path: list[str]) -> bool:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    for part in path:
+        if not isinstance(found, dict) or part not in found:
+            return False
+        found = found[part]
+    return True

@@ -1,0 +1,196 @@
+"""The data directory: which partitions exist on disk, opening them, checkpoints, retention, and the lock.
+
+    LOCK              held while a broker runs
+    FORMAT            version of this layout
+    CLEAN             there after an orderly stop only: the checkpoint describes every partition exactly
+    checkpoint        see `braidmq.log.checkpoint`
+    internal/NAME/    journals of the broker's own state, each a partition with snapshots
+    topics/ID/N/      partition N of the topic with that id
+
+After an orderly stop partitions are opened when first used, so a start costs the same whatever the log holds. After a crash
+all of them are opened and checked before the first client is let in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from braidmq.base.disk import AppendFile, Disk, Lock
+from braidmq.base.errors import BraidError
+from braidmq.log.checkpoint import Checkpoint, PartitionCheckpoint
+from braidmq.log.partition import LogSettings, PartitionLog
+from braidmq.log.recovery import RecoveryReport, open_clean, recover
+
+_FORMAT: Final = 1
+
+logger = logging.getLogger("braidmq.store")
+
+
+class LogStore:
+    def __init__(self, disk: Disk, data_dir: str) -> None:
+        self._disk = disk
+        self.data_dir = data_dir
+        self._lock: Lock | None = None
+        self._known: dict[str, PartitionCheckpoint] = {}
+        self._open: dict[str, PartitionLog] = {}
+        self._saved: dict[str, tuple[int, int]] = {}
+        self.report = RecoveryReport()
+
+    # --- start and stop
+
+    def open(self) -> None:
+        """Take the directory over; raises when it is in use, unreadable or of another format."""
+        disk = self._disk
+        try:
+            disk.make_directory(self.data_dir)
+            self._lock = disk.lock(f"{self.data_dir}/LOCK")
+            self._check_format()
+            checkpoint = Checkpoint.load(disk, f"{self.data_dir}/checkpoint")
+            self.report.clean = disk.exists(f"{self.data_dir}/CLEAN") or not disk.exists(f"{self.data_dir}/internal")
+            disk.remove_file(f"{self.data_dir}/CLEAN")
+            disk.sync_directory(self.data_dir)
+        except BlockingIOError:
+            raise BraidError("DATA_DIR_LOCKED", path=self.data_dir) from None
+        except OSError as fault:
+            raise BraidError("DATA_DIR_INVALID", path=self.data_dir, reason=fault.strerror or str(fault)) from fault
+        self._known = checkpoint.partitions
+
+    def _check_format(self) -> None:
+        path = f"{self.data_dir}/FORMAT"
+        if not self._disk.exists(path):
+            self._disk.replace_file(path, json.dumps({"format": _FORMAT}).encode())
+            return
+        try:
+            found = json.loads(self._disk.read_file(path))["format"]
+        except (ValueError, KeyError, TypeError):
+            found = "unknown"
+        if found != _FORMAT:
+            raise BraidError("DATA_DIR_INVALID", path=self.data_dir, reason=f"its format is {found}, this version reads {_FORMAT}")
+
+    def close(self) -> None:
+        """Close everything and say that the stop was orderly. All files must have been synced."""
+        checkpoint = self.checkpoint()
+        for log in self._open.values():
+            log.close()
+        self._save(checkpoint)
+        self._disk.write_file(f"{self.data_dir}/CLEAN", b"")
+        self._disk.sync_directory(self.data_dir)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the directory without saying that the stop was orderly."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # --- partitions
+
+    def internal(self, name: str, settings: LogSettings) -> PartitionLog:
+        return self._partition(f"internal/{name}", f"__{name}", 0, settings)
+
+    def partition(self, topic_id: int, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
+        return self._partition(f"topics/{topic_id}/{partition}", topic, partition, settings)
+
+    def opened(self, topic_id: int, partition: int) -> PartitionLog | None:
+        return self._open.get(f"topics/{topic_id}/{partition}")
+
+    def _partition(self, name: str, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
+        log = self._open.get(name)
+        if log is None:
+            log = PartitionLog(self._disk, f"{self.data_dir}/{name}", topic, partition, settings)
+            known = self._known.get(name)
+            if not self.report.clean or not open_clean(self._disk, log, known):
+                found = recover(self._disk, log, known)
+                self.report.add(found)
+                if found.reason:
+                    logger.warning(
+                        "recovery of %s/%d: %s; %d bytes removed, next offset %d",
+                        topic, partition, found.reason, found.truncated_bytes, found.next_offset,
+                    )
+            self._open[name] = log
+            self.report.partitions_opened += 1
+        return log
+
+    def partitions_on_disk(self) -> Iterable[tuple[int, list[int]]]:
+        """(topic id, its partitions that have a directory), in order."""
+        for name in self._disk.list_directory(f"{self.data_dir}/topics"):
+            if name.isdigit():
+                found = self._disk.list_directory(f"{self.data_dir}/topics/{name}")
+                yield int(name), sorted(int(partition) for partition in found if partition.isdigit())
+
+    def remove_topic(self, topic_id: int, partitions: int) -> None:
+        """Remove every file of a topic that is deleted."""
+        for partition in range(partitions):
+            name = f"topics/{topic_id}/{partition}"
+            log = self._open.pop(name, None)
+            if log is not None:
+                log.remove()
+            self._known.pop(name, None)
+            self._saved.pop(name, None)
+        self._disk.remove_tree(f"{self.data_dir}/topics/{topic_id}")
+
+    def remove_leftovers(self, is_live: Callable[[int], bool], next_id: int) -> None:
+        """Remove directories of topics deleted just before a crash; report those that nothing explains."""
+        for topic_id, _ in list(self.partitions_on_disk()):
+            if is_live(topic_id):
+                continue
+            if topic_id < next_id:
+                logger.info("removing the files of deleted topic %d", topic_id)
+                self._disk.remove_tree(f"{self.data_dir}/topics/{topic_id}")
+            else:
+                logger.warning("directory topics/%d belongs to no topic; left alone", topic_id)
+                self.report.unexplained.append(f"topics/{topic_id}")
+
+    # --- checkpoints
+
+    def changed_since_checkpoint(self) -> list[PartitionLog]:
+        return [log for name, log in self._open.items() if self._saved.get(name) != (log.log_end, log.high_watermark)]
+
+    def unsynced_files(self) -> set[AppendFile]:
+        """Files that a checkpoint must not speak of before they are synced."""
+        files: set[AppendFile] = set()
+        for log in self.changed_since_checkpoint():
+            files.update(log.unsynced_files())
+        return files
+
+    def checkpoint(self) -> Checkpoint:
+        """Where every partition stands now. To be saved only after the files that were unsynced now have been synced."""
+        for name, log in self._open.items():
+            self._saved[name] = (log.log_end, log.high_watermark)
+            place = log.durable_place()
+            if place is not None:
+                segment, position, offset = place
+                self._known[name] = PartitionCheckpoint(segment, position, offset, log.producers.dump(offset))
+            else:
+                self._known.pop(name, None)
+        return Checkpoint(dict(self._known))
+
+    def save(self, checkpoint: Checkpoint, files: set[AppendFile]) -> None:
+        """Sync, then write the checkpoint. Blocks: call it off the loop."""
+        self._disk.sync_files(files)
+        self._save(checkpoint)
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        checkpoint.save(self._disk, f"{self.data_dir}/checkpoint")
+
+    # --- retention
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Let go of segments past their topic's limits; returns how many."""
+        count = 0
+        for name, log in list(self._open.items()):
+            if not name.startswith("topics/") or log.failure is not None:
+                continue
+            log.roll_if_old(now_ms)
+            expired = log.expired_segments(now_ms)
+            if expired:
+                logger.info("retention removes %d segments of %s/%d", len(expired), log.topic, log.partition)
+                log.drop_segments(expired)
+                count += len(expired)
+        return count
+
+    def open_partitions(self) -> list[PartitionLog]:
+        return list(self._open.values())

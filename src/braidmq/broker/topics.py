@@ -1,0 +1,130 @@
+"""The topics, as a state machine: what exists is what the commands in the metadata journal say.
+
+Commands are lists of plain values, applied in journal order on every start and, later, on every node. `apply` must
+depend on nothing else: no clock, no disk, no chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from braidmq.base import limits
+from braidmq.base.errors import BraidError
+from braidmq.log.level import Level
+from braidmq.log.partition import LogSettings
+
+PROPERTIES: Final[dict[str, str]] = {
+    "durability": "none, os or fsync: what an acknowledgement means for this topic",
+    "segment_bytes": "size at which a segment is closed",
+    "segment_age_ms": "age at which a segment is closed",
+    "retention_bytes": "bytes kept a partition; 0 keeps everything",
+    "retention_age_ms": "age up to which records are kept; 0 keeps everything",
+}
+"""What a topic may set for itself; everything else comes from the broker's settings."""
+
+
+@dataclass(slots=True)
+class Topic:
+    name: str
+    id: int
+    partitions: int
+    created_ms: int
+    properties: dict[str, str] = field(default_factory=dict)
+
+    def settings(self, defaults: LogSettings) -> LogSettings:
+        """The defaults with the topic's own properties over them."""
+        own = self.properties
+        return LogSettings(
+            Level.parse(own["durability"]) if "durability" in own else defaults.level,
+            int(own.get("segment_bytes", defaults.segment_bytes)),
+            int(own.get("segment_age_ms", defaults.segment_age_ms)),
+            int(own.get("retention_bytes", defaults.retention_bytes)),
+            int(own.get("retention_age_ms", defaults.retention_age_ms)),
+        )
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    for name, value in properties.items():
+        if name not in PROPERTIES:
+            known = ", ".join(PROPERTIES)
+            raise BraidError("INVALID_ARGUMENT", reason=f"unknown topic property {name!r}; there are {known}")
+        if name == "durability":
+            if value not in ("none", "os", "fsync"):
+                raise BraidError("INVALID_ARGUMENT", reason=f"durability {value!r} is not none, os or fsync")
+            continue
+        if not (value.isascii() and value.isdigit() and len(value) <= 18):
+            raise BraidError("INVALID_ARGUMENT", reason=f"{name} {value!r} is not a whole number")
+        if name == "segment_bytes" and not limits.SEGMENT_BYTES_MIN <= int(value) <= limits.SEGMENT_BYTES_MAX:
+            raise BraidError(
+                "INVALID_ARGUMENT", reason=f"segment_bytes is {limits.SEGMENT_BYTES_MIN} to {limits.SEGMENT_BYTES_MAX}"
+            )
+
+
+class TopicTable:
+    """All topics by name. Ids are never used again, so that what belonged to a deleted topic stays dead."""
+
+    def __init__(self, topics_max: int = limits.TOPICS_MAX) -> None:
+        self._topics_max = topics_max
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        self.next_id = 1
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: int) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def all(self) -> list[Topic]:
+        return [self._by_name[name] for name in sorted(self._by_name)]
+
+    # --- commands
+
+    @staticmethod
+    def create(name: str, partitions: int, now_ms: int, properties: Mapping[str, str]) -> list[Any]:
+        return ["create", name, partitions, now_ms, dict(properties)]
+
+    @staticmethod
+    def delete(name: str) -> list[Any]:
+        return ["delete", name]
+
+    def apply(self, command: list[Any]) -> Topic | None:
+        """Carry out one command. `create` returns the topic, new or as it was; `delete` the topic that is gone, if any."""
+        match command:
+            case ["create", str(name), int(partitions), int(created_ms), dict(properties)]:
+                known = self._by_name.get(name)
+                if known is not None:
+                    return known
+                if len(self._by_name) >= self._topics_max:
+                    raise BraidError("TOPIC_LIMIT", limit=self._topics_max)
+                return self._insert(Topic(name, self.next_id, partitions, created_ms, properties))
+            case ["delete", str(name)]:
+                gone = self._by_name.pop(name, None)
+                if gone is not None:
+                    del self._by_id[gone.id]
+                return gone
+        raise AssertionError(f"unknown metadata command {command[:1]}")
+
+    def _insert(self, topic: Topic) -> Topic:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.id] = topic
+        self.next_id = max(self.next_id, topic.id + 1)
+        return topic
+
+    # --- snapshots
+
+    def snapshot(self) -> Any:
+        return {
+            "next_id": self.next_id,
+            "topics": [[t.name, t.id, t.partitions, t.created_ms, t.properties] for t in self._by_name.values()],
+        }
+
+    def restore(self, document: Any) -> None:
+        for row in document["topics"]:
+            self._insert(Topic(*row))
+        self.next_id = document["next_id"]

@@ -1,0 +1,54 @@
+"""How commands reach a broker: the options they share, and the client made from them.
+
+`--server` wins over `BRAID_SERVERS`; everything else about the connection that has no option here is a setting of the
+client (`BRAID_CLIENT_*`), which applies to commands as it does to programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from braidmq.base.errors import BraidError
+
+if TYPE_CHECKING:
+    from braidmq.client.settings import SettingArguments
+    from braidmq.client.sync import Client
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("connection")
+    group.add_argument(
+        "--server",
+        action="append",
+        metavar="ADDR",
+        help="broker as host:port, flymq://... or flymqs://...; several are tried in turn (BRAID_SERVERS) [127.0.0.1:9092]",
+    )
+    group.add_argument("--timeout", metavar="DURATION", help="how long a request may take, as 500ms or 10s [30s]")
+    group.add_argument("--tls-ca-file", metavar="FILE", help="PEM authorities that may vouch for the broker")
+    group.add_argument("--tls-cert-file", metavar="FILE", help="PEM certificate to show to the broker")
+    group.add_argument("--tls-key-file", metavar="FILE", help="PEM key of --tls-cert-file")
+
+
+def open_client(args: argparse.Namespace) -> Client:
+    """A client to be used in a `with` block, which makes sure that a broker answers."""
+    from braidmq.client.sync import connect
+
+    settings: SettingArguments = {
+        "tls_ca_file": args.tls_ca_file,
+        "tls_cert_file": args.tls_cert_file,
+        "tls_key_file": args.tls_key_file,
+    }
+    if args.timeout is not None:
+        settings["timeout_s"] = duration_option(args.timeout, "--timeout")
+    return connect(args.server, **settings)
+
+
+def duration_option(text: str, option: str) -> float:
+    """The seconds of a duration on the command line."""
+    from braidmq.base.config_kinds import read_duration
+
+    try:
+        return read_duration(text)
+    except ValueError as fault:
+        raise BraidError("INVALID_ARGUMENT", reason=f"{option}: {fault}") from None

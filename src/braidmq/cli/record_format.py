@@ -1,0 +1,64 @@
+"""How `braid consume` writes records: text for people, JSON lines for programs, raw bytes for pipes.
+
+text  the value and a newline; with `--show-offset` and `--show-key` in front of it, separated by tabs
+json  one object a line. A key or value that is UTF-8 is text, any other stands in `key_base64` or `value_base64`: nothing is lost
+raw   the values as they are, nothing between them
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from braidmq.client.models import Record
+
+FORMATS = ("text", "json", "raw")
+
+
+def formatter(name: str, show_key: bool, show_offset: bool) -> Callable[[Record], bytes]:
+    """The function that turns a record into the bytes to print."""
+    if name == "json":
+        return _json
+    if name == "raw":
+        return lambda record: record.value
+    if not show_key and not show_offset:
+        return lambda record: record.value + b"\n"
+
+    def text(record: Record) -> bytes:
+        parts = [b"%d:%d" % (record.partition, record.offset)] if show_offset else []
+        if show_key:
+            parts.append(b"-" if record.key is None else record.key)
+        return b"\t".join([*parts, record.value]) + b"\n"
+
+    return text
+
+
+def _json(record: Record) -> bytes:
+    document: dict[str, object] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+    }
+    _put(document, "key", record.key)
+    _put(document, "value", record.value)
+    if record.attrs:
+        headers: dict[str, object] = {}
+        for name, value in record.headers.items():
+            _put(headers, name, value)
+        document["headers"] = headers
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def _put(document: dict[str, object], name: str, value: bytes | None) -> None:
+    if value is None:
+        document[name] = None
+        return
+    try:
+        document[name] = value.decode("utf-8")
+    except UnicodeDecodeError:
+        import base64
+
+        document[f"{name}_base64"] = base64.b64encode(value).decode("ascii")

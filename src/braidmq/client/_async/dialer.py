@@ -1,0 +1,68 @@
+"""Finds a server that answers: the bootstrap addresses in turn, from the one that worked last, with pauses between rounds."""
+
+from __future__ import annotations
+
+import ssl
+import time
+
+from braidmq.base.errors import BraidError
+from braidmq.client._backend import asyncio as backend
+from braidmq.client.addresses import Address
+from braidmq.client.backoff import Backoff
+from braidmq.client.settings import ClientSettings
+from braidmq.client.tls import client_context
+from braidmq.client.tracing import log
+
+from .connection import Connection
+
+
+class Dialer:
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._servers = settings.servers
+        self._preferred = 0
+        self._context: ssl.SSLContext | None = None
+        if settings.wants_tls or any(server.tls for server in self._servers):
+            self._context = settings.ssl_context or client_context(
+                settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file
+            )
+        self.without_batches: set[Address] = set()
+        """Servers known to take only the documented opcodes."""
+
+    def backoff(self) -> Backoff:
+        return Backoff(self._settings.backoff_first_s, self._settings.backoff_most_s)
+
+    async def dial(self, timeout_s: float, stop: backend.Signal | None = None) -> Connection:
+        """A new connection. Raises UNREACHABLE when none could be made in the time, or once `stop` is set."""
+        deadline_s = time.monotonic() + timeout_s
+        backoff = self.backoff()
+        pause = stop or backend.Signal()
+        while True:
+            reasons: list[str] = []
+            distrusted = 0
+            for index in range(len(self._servers)):
+                number = (self._preferred + index) % len(self._servers)
+                server = self._servers[number]
+                left_s = deadline_s - time.monotonic()
+                try:
+                    connection = await self._connect(server, min(self._settings.connect_timeout_s, max(0.01, left_s)))
+                except TimeoutError:
+                    reasons.append(f"{server}: no answer in time")
+                except OSError as fault:
+                    reasons.append(f"{server}: {fault}")
+                    distrusted += isinstance(fault, ssl.SSLCertVerificationError)
+                else:
+                    self._preferred = number
+                    return connection
+            delay_s = min(backoff.next(), deadline_s - time.monotonic())
+            log.debug("no server answers (%s)", "; ".join(reasons))
+            # A certificate does not become trustworthy by asking again.
+            if delay_s <= 0 or distrusted == len(self._servers) or await pause.wait(delay_s):
+                raise BraidError("UNREACHABLE", servers=", ".join(map(str, self._servers)), reason="; ".join(reasons))
+
+    async def _connect(self, server: Address, timeout_s: float) -> Connection:
+        tls = self._settings.wants_tls if server.tls is None else server.tls
+        name = self._settings.tls_server_name or server.host
+        stream = await backend.Stream.connect(server.host, server.port, self._context if tls else None, name, timeout_s)
+        log.debug("connected to %s%s", server, " with TLS" if tls else "")
+        return Connection(stream, server)

@@ -1,0 +1,62 @@
+"""Where a client connects: one server is `host:port`, or a URL whose scheme says whether TLS is spoken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from braidmq.base.config_listen import split_address
+
+PORT_DEFAULT: Final = 9092
+_TLS_BY_SCHEME: Final[dict[str, bool | None]] = {"": None, "flymq": False, "flymqs": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One server. `tls` is None when the address leaves it to the other settings."""
+
+    host: str
+    port: int
+    tls: bool | None = None
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`host`, `host:port`, `[v6]:port`, `flymq://...` or `flymqs://...`; `ValueError` says what is wrong."""
+    scheme, separator, rest = text.strip().partition("://")
+    if not separator:
+        scheme, rest = "", scheme
+    if scheme.lower() not in _TLS_BY_SCHEME:
+        raise ValueError(f"unknown scheme `{scheme}`; a server is host:port, flymq://host:port or flymqs://host:port")
+    rest = rest.removesuffix("/")
+    if not rest:
+        raise ValueError("a server address is empty")
+    if (rest.startswith("[") and rest.endswith("]")) or ":" not in rest:
+        rest += f":{PORT_DEFAULT}"
+    host, port = split_address(rest)
+    if port == 0:
+        raise ValueError(f"`{text}` has no port that can be connected to")
+    # An empty host is a listener's word for "every interface"; a client means its own machine by it.
+    return Address("127.0.0.1" if rest.startswith(":") else host, port, _TLS_BY_SCHEME[scheme.lower()])
+
+
+def parse_addresses(value: object) -> tuple[Address, ...]:
+    """Addresses of a text with commas, or of a list of texts and `Address`es."""
+    items = value.split(",") if isinstance(value, str) else value
+    if isinstance(items, Address):
+        return (items,)
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"`{value}` is not a list of servers")
+    found: list[Address] = []
+    for item in items:
+        if isinstance(item, Address):
+            found.append(item)
+        elif isinstance(item, str):
+            found.extend(parse_address(part) for part in item.split(",") if part.strip())
+        else:
+            raise ValueError(f"`{item}` is not a server address")
+    if not found:
+        raise ValueError("at least one server is needed, as in 127.0.0.1:9092")
+    return tuple(dict.fromkeys(found))

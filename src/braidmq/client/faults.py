@@ -1,0 +1,51 @@
+"""From the text of a server's ERROR frame back to an error of the table.
+
+Our broker begins its texts with the code (`TOPIC_NOT_FOUND: topic not found: orders`), so the client's error has the same
+code, hint and `retriable` as the broker's. Other servers send only a sentence; the few that clients have to tell apart are
+recognised by their words, everything else is `SERVER_ERROR` with the sentence as it came.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from braidmq.base.errors import ERRORS, BraidError
+
+_BY_WORDS: Final = (
+    ("unknown opcode", "UNKNOWN_OPCODE"),
+    ("topic not found", "TOPIC_NOT_FOUND"),
+    ("offset out of range", "OFFSET_OUT_OF_RANGE"),
+    ("unsupported compression", "UNSUPPORTED_COMPRESSION"),
+)
+
+
+class ServerError(BraidError):
+    """The server refused a request. `text` is the server's own sentence."""
+
+    def __init__(self, code: str, text: str) -> None:
+        # The table's sentence has fields that only the server knows, so the server's sentence takes its place.
+        Exception.__init__(self, text)
+        self.spec = ERRORS[code]
+        self.fields = {"message": text}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ServerError, (self.spec.code, self.text)
+
+
+def server_error(text: str) -> ServerError:
+    """The error that an ERROR frame with `text` stands for."""
+    code, separator, sentence = text.partition(": ")
+    if separator and code in ERRORS:
+        return ServerError(code, sentence)
+    words = text.lower()
+    if words.startswith("eof"):
+        return ServerError("EOF", text)
+    for phrase, known in _BY_WORDS:
+        if phrase in words:
+            return ServerError(known, text)
+    return ServerError("SERVER_ERROR", text)
+
+
+def lacks_opcode(fault: BraidError) -> bool:
+    """Whether the server says that it does not know the operation at all."""
+    return fault.code == "UNKNOWN_OPCODE" or "unknown opcode" in fault.text.lower()

@@ -1,0 +1,130 @@
+"""What a consumer has fetched and not handed out yet, and how far it is. No I/O, no waiting, no clock.
+
+Each partition has two offsets that move forward: `fetch_offset`, where the next fetch begins, and `position`, the next record
+the application gets. A seek moves both and starts a new generation, so that an answer asked for before the seek is
+thrown away when it arrives. Fetched bytes are bounded for each partition alone: a busy one cannot starve the others.
+
+Every method is called with `mutex` held.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from braidmq.base.errors import BraidError
+from braidmq.base.limits import KIB
+from braidmq.client.models import Record, TopicPartition
+from braidmq.client.reading import MakeRecord
+
+PARTITION_BYTES_MIN: Final = 64 * KIB
+"""Prefetch of a partition when there are so many that an even share would be less."""
+
+
+class PartitionState:
+    """How far one partition has been read."""
+
+    __slots__ = ("buffered_bytes", "committed", "fault", "fetch_offset", "generation", "make", "partition", "position", "topic")
+
+    def __init__(self, topic: str, partition: int, position: int, make: MakeRecord) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.position = position
+        self.fetch_offset = position
+        self.committed = -1
+        """What was committed last, as far as this consumer knows."""
+        self.generation = 0
+        self.buffered_bytes = 0
+        self.fault: BraidError | None = None
+        self.make = make
+
+    @property
+    def key(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class Chunk:
+    """Records of one fetch."""
+
+    __slots__ = ("generation", "next_offset", "part", "records", "size_bytes")
+
+    def __init__(self, part: PartitionState, generation: int, records: list[Record], next_offset: int, size_bytes: int) -> None:
+        self.part = part
+        self.generation = generation
+        self.records = records
+        self.next_offset = next_offset
+        self.size_bytes = size_bytes
+
+
+class Inbox:
+    def __init__(self, prefetch_bytes: int, fetch_bytes: int) -> None:
+        self.mutex = threading.Lock()
+        self.parts: dict[TopicPartition, PartitionState] = {}
+        self._prefetch_bytes = prefetch_bytes
+        self._fetch_bytes_max = fetch_bytes
+        self._chunks: deque[Chunk] = deque()
+        self._fault: BraidError | None = None
+
+    def add(self, part: PartitionState) -> None:
+        self.parts[part.key] = part
+
+    @property
+    def fetch_bytes(self) -> int:
+        """How much one fetch asks for: at most half a partition's share, so that one chunk is read while the next one comes."""
+        return min(self._fetch_bytes_max, self._share_bytes() // 2)
+
+    def _share_bytes(self) -> int:
+        return max(PARTITION_BYTES_MIN, self._prefetch_bytes // max(1, len(self.parts)))
+
+    # --- the fetching side
+
+    def wanting(self, parts: Iterable[PartitionState]) -> list[PartitionState]:
+        """Those with room for one more fetch."""
+        most = self._share_bytes() - self.fetch_bytes
+        return [part for part in parts if part.buffered_bytes <= most and part.fault is None]
+
+    def deliver(self, chunk: Chunk) -> None:
+        part = chunk.part
+        if chunk.generation != part.generation:
+            return
+        part.fetch_offset = chunk.next_offset
+        part.buffered_bytes += chunk.size_bytes
+        self._chunks.append(chunk)
+
+    def fail(self, part: PartitionState | None, generation: int, fault: BraidError) -> None:
+        """The application hears of it once it has got everything before it. Without a partition it concerns them all."""
+        if part is None:
+            self._fault = fault
+        elif generation == part.generation:
+            part.fault = fault
+
+    # --- the reading side
+
+    def put_back(self, fault: BraidError) -> None:
+        """A fault that was taken out too early."""
+        self._fault = fault
+
+    def take(self) -> Chunk | None:
+        """The next chunk, in order of arrival. Raises a fault when nothing that came before it is left."""
+        while self._chunks:
+            chunk = self._chunks.popleft()
+            if chunk.generation == chunk.part.generation:
+                chunk.part.buffered_bytes -= chunk.size_bytes
+                return chunk
+        for part in self.parts.values():
+            if part.fault is not None:
+                fault, part.fault = part.fault, None
+                raise fault
+        if self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault
+        return None
+
+    def seek(self, part: PartitionState, offset: int) -> None:
+        part.generation += 1
+        part.position = offset
+        part.fetch_offset = offset
+        part.buffered_bytes = 0
+        part.fault = None

@@ -1,0 +1,32 @@
+"""The blocking twin of `braidmq.client`: the same names and the same behaviour, without `async` and `await`.
+
+    with connect("127.0.0.1:9092") as client, client.producer() as producer:
+        delivery = producer.send("orders", b"...", key=b"42")
+        print(delivery.result().offset)
+
+A `Client` and a `Producer` may be used by several threads, a `Consumer` by one at a time.
+"""
+
+from braidmq.base.errors import BraidError
+from braidmq.client._backend.threads import Delivery
+from braidmq.client._sync.client import Client, connect
+from braidmq.client._sync.consumer import Consumer, Start
+from braidmq.client._sync.producer import Producer
+from braidmq.client.addresses import Address
+from braidmq.client.faults import ServerError
+from braidmq.client.models import (
+    FetchedBytes,
+    FetchedRecords,
+    PartitionInfo,
+    Record,
+    RecordMetadata,
+    TopicInfo,
+    TopicPartition,
+)
+from braidmq.client.settings import ClientSettings, load_settings
+
+__all__ = [
+    "Address", "BraidError", "Client", "ClientSettings", "Consumer", "Delivery", "FetchedBytes", "FetchedRecords",
+    "PartitionInfo", "Producer", "Record", "RecordMetadata", "ServerError", "Start", "TopicInfo", "TopicPartition", "connect",
+    "load_settings",
+]  # fmt: skip

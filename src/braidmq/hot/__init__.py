@@ -1,0 +1,69 @@
+"""The loops that touch every message, compiled where possible.
+
+`pure.py` says in plain Python what each function does and serves where there is no compiler; `_native.pyx` does the same
+in Cython. Importers use this package and never notice; `IMPLEMENTATION` tells which one runs. `BRAID_PURE=1` in the
+environment chooses the plain one.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from braidmq.hot import pure as _chosen
+
+    _IMPLEMENTATION = "pure"
+elif os.environ.get("BRAID_PURE") == "1":
+    from braidmq.hot import pure as _chosen
+
+    _IMPLEMENTATION = "pure"
+else:
+    try:
+        from braidmq.hot import _native as _chosen
+
+        _IMPLEMENTATION = "compiled"
+    except ImportError:
+        from braidmq.hot import pure as _chosen
+
+        _IMPLEMENTATION = "pure"
+
+IMPLEMENTATION: Final[str] = _IMPLEMENTATION
+
+Accumulator = _chosen.Accumulator
+ByteBuffer = _chosen.ByteBuffer
+Route = _chosen.Route
+RouteTable = _chosen.RouteTable
+collect_rows = _chosen.collect_rows
+crc32c = _chosen.crc32c
+decode_records = _chosen.decode_records
+encode_batch = _chosen.encode_batch
+fnv1a = _chosen.fnv1a
+parse_produce = _chosen.parse_produce
+reorder_rows = _chosen.reorder_rows
+scan_batches = _chosen.scan_batches
+span_batches = _chosen.span_batches
+stamp_batch = _chosen.stamp_batch
+verify_batches = _chosen.verify_batches
+
+NEED_MORE: Final = 0
+"""`parse_produce` stopped because the last frame is not complete."""
+OTHER_FRAME: Final = 1
+"""It stopped at a frame for the general path."""
+FULL: Final = 2
+"""It stopped because a batch reached its target size: flush, then go on."""
+
+COLLECTED: Final = 0
+"""`collect_rows` or `span_batches` took all there is."""
+SPECIAL: Final = 1
+"""It stopped at a batch whose rows may not be served as they lie (compressed, encrypted, expiring, control)."""
+DAMAGED: Final = 2
+"""It stopped at bytes that are no batch, or at a batch cut off by the end."""
+LIMITED: Final = 3
+"""It stopped because it has as many records or bytes as were asked for."""
+
+__all__ = [
+    "COLLECTED", "DAMAGED", "FULL", "IMPLEMENTATION", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "Accumulator", "ByteBuffer",
+    "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch", "fnv1a", "parse_produce",
+    "reorder_rows", "scan_batches", "span_batches", "stamp_batch", "verify_batches",
+]

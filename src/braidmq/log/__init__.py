@@ -1,0 +1,1 @@
+"""The durable, partitioned log: batches, segments, group commit, recovery and retention."""

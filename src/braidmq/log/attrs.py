@@ -1,0 +1,70 @@
+"""What a record carries besides key and value: headers, and room for what protocols and features add.
+
+A block is `u32` length of what follows, then entries of `u16` tag, `u32` length, data; little-endian. Unknown tags are
+kept and skipped, so an older reader survives a newer writer. Headers keep their order and may repeat.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from braidmq.base.errors import BraidError
+
+TAG_HEADER: Final = 1
+"""`u16` name length, name (UTF-8), value."""
+
+_LENGTH = struct.Struct("<I")
+_ENTRY = struct.Struct("<HI")
+_NAME = struct.Struct("<H")
+
+
+def encode_attrs(entries: Iterable[tuple[int, bytes]]) -> bytes:
+    """A whole block from (tag, data) pairs; empty without entries."""
+    body = b"".join(_ENTRY.pack(tag, len(data)) + data for tag, data in entries)
+    return _LENGTH.pack(len(body)) + body if body else b""
+
+
+def decode_attrs(block: bytes) -> list[tuple[int, bytes]]:
+    """The (tag, data) pairs of a block."""
+    entries: list[tuple[int, bytes]] = []
+    if not block:
+        return entries
+    if len(block) < 4 or _LENGTH.unpack_from(block)[0] != len(block) - 4:
+        raise BraidError("INVALID_BATCH", reason="an attribute block has the wrong length")
+    at = 4
+    while at < len(block):
+        if len(block) - at < _ENTRY.size:
+            raise BraidError("INVALID_BATCH", reason="an attribute runs past its block")
+        tag, size = _ENTRY.unpack_from(block, at)
+        at += _ENTRY.size
+        if size > len(block) - at:
+            raise BraidError("INVALID_BATCH", reason="an attribute runs past its block")
+        entries.append((tag, block[at : at + size]))
+        at += size
+    return entries
+
+
+def encode_headers(headers: Mapping[str, bytes]) -> bytes:
+    """A block that holds only headers."""
+    entries = []
+    for name, value in headers.items():
+        raw = name.encode()
+        if len(raw) > 0xFFFF:
+            raise BraidError("INVALID_ARGUMENT", reason="a header name is longer than 65535 bytes")
+        entries.append((TAG_HEADER, _NAME.pack(len(raw)) + raw + value))
+    return encode_attrs(entries)
+
+
+def decode_headers(block: bytes) -> dict[str, bytes]:
+    """The headers of a block; of a repeated name the last."""
+    headers: dict[str, bytes] = {}
+    for tag, data in decode_attrs(block):
+        if tag != TAG_HEADER:
+            continue
+        size = _NAME.unpack_from(data)[0] if len(data) >= 2 else len(data)
+        if size > len(data) - 2:
+            raise BraidError("INVALID_BATCH", reason="a header name runs past its attribute")
+        headers[data[2 : 2 + size].decode(errors="replace")] = data[2 + size :]
+    return headers

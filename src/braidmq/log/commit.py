@@ -1,0 +1,231 @@
+"""Group commit: one write a partition and one sync for everybody, in every turn of the event loop.
+
+Requests of one turn add rows to accumulators and join the turn's `Cycle`. When the turn ends, each touched partition writes
+one batch; those at level `fsync` are handed to a syncer, and while it works the next turns gather the next cycles. A
+cycle that needs no sync ends with its writes.
+
+Whoever joined is told once, on the loop's thread, with the cycle's failures: a partition that could not write or sync names
+itself and its error there; all others are fine.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.clock import Clock
+from braidmq.base.disk import AppendFile, Disk
+from braidmq.base.errors import BraidError
+from braidmq.log.level import Level
+from braidmq.log.partition import PartitionLog
+from braidmq.log.segment import Segment
+
+Post = Callable[[Callable[[], None]], object]
+"""Runs a function soon on the loop's thread."""
+
+
+class Cycle:
+    """What one turn of the loop wrote."""
+
+    __slots__ = ("after_sync", "after_write", "failures", "files", "names", "synced")
+
+    def __init__(self) -> None:
+        self.after_write: list[Callable[[Cycle], None]] = []
+        self.after_sync: list[Callable[[Cycle], None]] = []
+        self.synced: list[tuple[PartitionLog, int, Segment, int, tuple[AppendFile, ...]]] = []
+        """Partitions that wait for the sync: where their log ended in this cycle, and in which files."""
+        self.files: set[AppendFile] = set()
+        self.names: set[str] = set()
+        self.failures: dict[PartitionLog, BraidError] = {}
+
+
+class SyncJob:
+    """Files and directories to sync, and what became of it."""
+
+    __slots__ = ("done", "failed", "files", "names")
+
+    def __init__(self, files: set[AppendFile], names: set[str], done: Callable[[SyncJob], None]) -> None:
+        self.files = files
+        self.names = names
+        self.done = done
+        self.failed: dict[AppendFile, OSError] = {}
+
+    def run(self, disk: Disk) -> None:
+        """Sync everything; a failure is noted for each file it may concern."""
+        try:
+            if len(self.files) + len(self.names) > limits.SYNC_FILES_ONE_BY_ONE_MAX:
+                disk.sync_files(self.files)
+            else:
+                for file in self.files:
+                    try:
+                        file.sync()
+                    except OSError as fault:
+                        self.failed[file] = fault
+            for name in sorted(self.names):
+                disk.sync_directory(name)
+        except FileNotFoundError:
+            # A topic was deleted under the sync; its waiters learn that from the partition itself.
+            return
+        except OSError as fault:
+            self.failed = dict.fromkeys(self.files, fault)
+
+
+class Syncer(Protocol):
+    def submit(self, job: SyncJob) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ThreadSyncer:
+    """Syncs in a thread of its own. Jobs that pile up during one sync share the next."""
+
+    def __init__(self, disk: Disk, post: Post) -> None:
+        self._disk = disk
+        self._post = post
+        self._jobs: queue.SimpleQueue[SyncJob | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="braid-sync", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: SyncJob) -> None:
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """Finish what was submitted, then end."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            jobs: list[SyncJob] = []
+            job = self._jobs.get()
+            while job is not None:
+                jobs.append(job)
+                if self._jobs.empty():
+                    break
+                job = self._jobs.get()
+            if jobs:
+                self._sync(jobs)
+            if job is None:
+                return
+
+    def _sync(self, jobs: list[SyncJob]) -> None:
+        together = SyncJob(set().union(*(job.files for job in jobs)), set().union(*(job.names for job in jobs)), lambda _: None)
+        together.run(self._disk)
+
+        def finish() -> None:
+            for job in jobs:
+                job.failed = {file: fault for file, fault in together.failed.items() if file in job.files}
+                job.done(job)
+
+        self._post(finish)
+
+
+class InlineSyncer:
+    """Syncs at once, on the caller's thread: for simulated time and for tools."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def submit(self, job: SyncJob) -> None:
+        job.run(self._disk)
+        job.done(job)
+
+    def close(self) -> None:
+        pass
+
+
+class GroupCommit:
+    """Gathers what a turn of the loop adds, and commits it."""
+
+    def __init__(self, clock: Clock, syncer: Syncer, call_soon: Post) -> None:
+        self._clock = clock
+        self._syncer = syncer
+        self._call_soon = call_soon
+        self.dirty: list[hot.Accumulator] = []
+        """Accumulators with new rows; `hot.parse_produce` appends to it."""
+        self._cycle = Cycle()
+        self._scheduled = False
+        self._turn_ms = 0
+        self.syncs_running = 0
+        self.on_failure: Callable[[PartitionLog, BraidError], None] | None = None
+
+    def now_ms(self) -> int:
+        """The time of this turn: records of one batch and their answers carry the same."""
+        if not self._turn_ms:
+            self._turn_ms = self._clock.now_ms()
+            self._schedule()
+        return self._turn_ms
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self.flush)
+
+    def touch(self, partition: PartitionLog) -> None:
+        """Say that `partition` has something to write."""
+        accumulator = partition.accumulator
+        if not accumulator.dirty:
+            accumulator.dirty = True
+            self.dirty.append(accumulator)
+        self._schedule()
+
+    def join(self, level: Level, callback: Callable[[Cycle], None]) -> None:
+        """Be told when this turn's cycle has reached `level`."""
+        (self._cycle.after_sync if level >= Level.FSYNC else self._cycle.after_write).append(callback)
+        self._schedule()
+
+    def flush(self) -> None:
+        """Write everything that came in, and start the sync it needs."""
+        self._scheduled = False
+        now_ms = self._turn_ms or self._clock.now_ms()
+        self._turn_ms = 0
+        cycle, self._cycle = self._cycle, Cycle()
+        dirty = self.dirty[:]
+        self.dirty.clear()
+        for accumulator in dirty:
+            partition: PartitionLog = accumulator.owner
+            try:
+                files = partition.write_pending(now_ms)
+            except BraidError as error:
+                cycle.failures[partition] = error
+                if self.on_failure is not None:
+                    self.on_failure(partition, error)
+                continue
+            if files and partition.settings.level >= Level.FSYNC:
+                segment = partition.segments[-1]
+                cycle.synced.append((partition, partition.log_end, segment, segment.size, files))
+                cycle.files.update(files)
+                cycle.names |= partition.take_names_to_sync()
+            elif len(files) > 1:
+                # A closed segment is synced at every level, so that recovery need not look behind its last checkpoint.
+                cycle.files.update(files[:-1])
+        for callback in cycle.after_write:
+            callback(cycle)
+        if cycle.files:
+            self.syncs_running += 1
+            self._syncer.submit(SyncJob(cycle.files, cycle.names, lambda job: self._synced(cycle, job)))
+        else:
+            for callback in cycle.after_sync:
+                callback(cycle)
+
+    def _synced(self, cycle: Cycle, job: SyncJob) -> None:
+        self.syncs_running -= 1
+        for partition, end, segment, position, files in cycle.synced:
+            fault = next((job.failed[file] for file in files if file in job.failed), None)
+            if fault is None and partition.failure is None:
+                partition.advance(end, segment, position)
+                continue
+            error = partition.failure or partition.fail(f"sync failed: {fault}")
+            cycle.failures[partition] = error
+            if self.on_failure is not None:
+                self.on_failure(partition, error)
+        for callback in cycle.after_sync:
+            callback(cycle)
+
+    def close(self) -> None:
+        """End the syncer after what was flushed so far. Blocks."""
+        self._syncer.close()

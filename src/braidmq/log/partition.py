@@ -1,0 +1,470 @@
+"""One partition: a list of segments, what is being added, and how far readers may see.
+
+Faults, and what becomes of them:
+
+* **kill -9** loses nothing that was written; the tail of a batch cut off by it is found by its checksum and removed.
+* **Loss of power** loses nothing below the high watermark at level `fsync`; unsynced batches may be torn or missing and are
+  removed from the first bad one on. What was never readable is never missed: readers see only up to the watermark.
+* **A full disk** fails the waiting requests, takes the partial write back and leaves the partition as it was. It goes on
+  when there is space again.
+* **A failed sync** makes the partition read-only until a restart: nobody can say what the disk holds, and a second sync
+  that succeeds would prove nothing.
+* **A flipped bit** is found before the batch is served for the first time, and is an error that names the place.
+
+Everything here runs on the event loop's thread except `Segment.warm_up` and the syncs of `commit.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.disk import AppendFile, Buffer, Disk
+from braidmq.base.errors import BraidError
+from braidmq.hot import layout
+from braidmq.log.level import Level
+from braidmq.log.producers import ProducerTable
+from braidmq.log.segment import LOG_ENDING, Segment
+
+WhenVisible = Callable[[BraidError | None], None]
+Walk = Callable[[memoryview, int], tuple[int, int]]
+_WINDOW_BYTES_MIN: Final = 64 * limits.KIB
+_ROW_BYTES_LIKELY: Final = 256
+
+
+@dataclass(slots=True)
+class LogSettings:
+    """What a topic may change for its partitions."""
+
+    level: Level = Level.FSYNC
+    segment_bytes: int = 256 * limits.MIB
+    segment_age_ms: int = 24 * 3600 * 1000
+    """0 closes segments by size only."""
+    retention_bytes: int = 1_000_000_000
+    """0 keeps everything."""
+    retention_age_ms: int = 7 * 24 * 3600 * 1000
+    """0 keeps everything."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of one read: slices ready for the wire, their size, how many, and where to go on."""
+
+    slices: list[Buffer]
+    size: int
+    count: int
+    next_offset: int
+
+
+@dataclass(slots=True)
+class Batches:
+    """Whole batches of one read."""
+
+    slices: list[Buffer]
+    size: int
+    next_offset: int
+
+
+@dataclass(slots=True)
+class Cold:
+    """A read that would wait for the disk: `warm_up` off the loop, then read again."""
+
+    segment: Segment
+    position: int
+    stop: int
+
+    def warm_up(self) -> None:
+        self.segment.warm_up(self.position, self.stop)
+
+
+class PartitionLog:
+    def __init__(self, disk: Disk, directory: str, topic: str, partition: int, settings: LogSettings) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.settings = settings
+        self.segments: list[Segment] = []
+        self._bases: list[int] = []
+        self.producers = ProducerTable()
+        self.leader_epoch = 0
+        self.log_start = 0
+        self.log_end = 0
+        """Offset after the last written record."""
+        self.high_watermark = 0
+        """Offset after the last record that readers may see."""
+        self._visible_in: Segment | None = None
+        self._visible_to = 0
+        self.accumulator = hot.Accumulator(self, 0)
+        self._staged: list[tuple[Buffer, int]] = []
+        self._staged_bytes = 0
+        self.failure: BraidError | None = None
+        self._waiters: deque[tuple[int, WhenVisible]] = deque()
+        self._tails: dict[object, Callable[[], None]] = {}
+        self._names_to_sync: set[str] = set()
+        self.removed = False
+
+    # --- recovery hands over what it found
+
+    def adopt(self, segments: list[Segment], next_offset: int, epoch: int = 0) -> None:
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.log_start = segments[0].base_offset if segments else next_offset
+        self.log_end = self.high_watermark = self.accumulator.next_offset = next_offset
+        self.leader_epoch = epoch
+        if segments:
+            self._visible_in, self._visible_to = segments[-1], segments[-1].size
+
+    # --- adding
+
+    def stage_batch(self, data: Buffer, now_ms: int) -> tuple[int, int, int, bool]:
+        """Take a producer's whole batch into the next write.
+
+        Returns its base offset, number of records, timestamp, and whether it was stored before.
+        """
+        self.check_writable()
+        accumulator = self.accumulator
+        stamped = hot.stamp_batch(data, accumulator.next_offset, self.leader_epoch, now_ms)
+        head = layout.read_header(stamped)
+        if head.producer_id >= 0:
+            known = self.producers.find_duplicate(head.producer_id, head.producer_epoch, head.base_sequence, head.records)
+            if known is not None:
+                return known[0], head.records, known[1], True
+            self.producers.record(
+                head.producer_id, head.producer_epoch, head.base_sequence, head.records, head.base_offset, now_ms
+            )
+        if accumulator.count:
+            self._staged_bytes += self._stage(accumulator.take(now_ms, self.leader_epoch), now_ms)
+        self._staged_bytes += self._stage(stamped, now_ms)
+        accumulator.next_offset = head.next_offset
+        return head.base_offset, head.records, now_ms, False
+
+    def _stage(self, batch: Buffer, now_ms: int) -> int:
+        self._staged.append((batch, now_ms))
+        return len(batch)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes taken in and not yet written."""
+        return self._staged_bytes + self.accumulator.rows_bytes
+
+    def check_writable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.removed:
+            raise BraidError("TOPIC_NOT_FOUND", topic=self.topic)
+
+    def write_pending(self, now_ms: int) -> tuple[AppendFile, ...]:
+        """Write what came in; returns the files that a sync must cover.
+
+        On failure the partition is as before, the waiting requests have been told, and the error is raised.
+        """
+        accumulator = self.accumulator
+        accumulator.dirty = False
+        if self.failure is not None or self.removed:
+            error = self.failure or BraidError("TOPIC_NOT_FOUND", topic=self.topic)
+            self._take_back()
+            self._fail_waiters(error)
+            raise error
+        buffers: list[Buffer] = []
+        batches: list[tuple[int, int, int]] = []
+        total = 0
+        for batch, timestamp in self._staged:
+            buffers.append(batch)
+            batches.append((layout.read_header(batch).base_offset, len(batch), timestamp))
+            total += len(batch)
+        if accumulator.count:
+            sealed, length = accumulator.seal(now_ms, self.leader_epoch)
+            buffers += sealed
+            batches.append((accumulator.next_offset - accumulator.count, length, now_ms))
+            total += length
+            del sealed
+        if not batches:
+            return ()
+        files: list[AppendFile] = []
+        try:
+            segment = self._segment_for(total, batches[0][0], now_ms, files)
+            segment.append(buffers, batches, total)
+        except OSError as fault:
+            buffers.clear()
+            error = self._write_failed(fault)
+            self._fail_waiters(error)
+            raise error from fault
+        buffers.clear()
+        accumulator.reset()
+        self._staged.clear()
+        self._staged_bytes = 0
+        self.log_end = accumulator.next_offset
+        if segment.file is not None:
+            files.append(segment.file)
+        if self.settings.level < Level.FSYNC:
+            self.advance(self.log_end, segment, segment.size)
+        return tuple(files)
+
+    def _segment_for(self, incoming: int, base_offset: int, now_ms: int, files: list[AppendFile]) -> Segment:
+        if self.segments:
+            active = self.segments[-1]
+            if active.size == 0 or (active.size + incoming <= self.settings.segment_bytes and not self._is_old(active, now_ms)):
+                return active
+            if active.file is not None:
+                # The closing segment is synced with the batch that follows it; its index may be lost at no cost.
+                files.append(active.file)
+        else:
+            self._disk.make_directory(self.directory, durable=False)
+            topic_directory = self.directory.rpartition("/")[0]
+            self._names_to_sync.update((topic_directory.rpartition("/")[0], topic_directory))
+        segment = Segment(self._disk, self.directory, base_offset, 0)
+        segment.open_for_append()
+        if self.segments:
+            self.segments[-1].seal()
+        self.segments.append(segment)
+        self._bases.append(base_offset)
+        self._names_to_sync.add(self.directory)
+        return segment
+
+    def _is_old(self, segment: Segment, now_ms: int) -> bool:
+        age_ms = self.settings.segment_age_ms
+        return age_ms > 0 and now_ms - segment.first_timestamp >= age_ms
+
+    def take_names_to_sync(self) -> set[str]:
+        """Directories whose new names must be synced before an ack at level `fsync`."""
+        names, self._names_to_sync = self._names_to_sync, set()
+        return names
+
+    def _take_back(self) -> None:
+        self._staged.clear()
+        self._staged_bytes = 0
+        self.accumulator.reset()
+        self.accumulator.next_offset = self.log_end
+        self.producers.forget_from(self.log_end)
+
+    def _write_failed(self, fault: OSError) -> BraidError:
+        self._take_back()
+        active = self.segments[-1] if self.segments else None
+        if active is not None and active.file is not None:
+            try:
+                active.truncate(active.size)
+            except OSError as second:
+                return self.fail(f"a partial write could not be taken back: {second}")
+        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+            return BraidError("STORAGE_FULL", topic=self.topic, partition=self.partition)
+        return self.fail(f"write failed: {fault}")
+
+    def fail(self, reason: str) -> BraidError:
+        """Make the partition read-only: what its disk holds is no longer known."""
+        self.failure = BraidError("STORAGE_FAILED", topic=self.topic, partition=self.partition, reason=reason)
+        self.accumulator.writable = False
+        self._fail_waiters(self.failure)
+        return self.failure
+
+    # --- visibility
+
+    def advance(self, offset: int, segment: Segment, position: int) -> None:
+        """Let readers see up to `offset`, which ends at `position` of `segment`."""
+        if offset <= self.high_watermark or self.failure is not None:
+            return
+        self.high_watermark = offset
+        self._visible_in, self._visible_to = segment, position
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= offset:
+            waiters.popleft()[1](None)
+        if self._tails:
+            for wake in list(self._tails.values()):
+                wake()
+
+    def when_visible(self, end_offset: int, callback: WhenVisible) -> None:
+        """Call back once everything below `end_offset` is durable and readable, or when it never will be."""
+        if self.failure is not None:
+            callback(self.failure)
+        elif end_offset <= self.high_watermark:
+            callback(None)
+        else:
+            self._waiters.append((end_offset, callback))
+
+    def _fail_waiters(self, error: BraidError) -> None:
+        """Tell everyone who waits for records that were taken back."""
+        kept = deque(waiter for waiter in self._waiters if waiter[0] <= self.log_end and self.failure is None)
+        failed = [waiter for waiter in self._waiters if not (waiter[0] <= self.log_end and self.failure is None)]
+        self._waiters = kept
+        for _, callback in failed:
+            callback(error)
+
+    def watch_tail(self, key: object, wake: Callable[[], None]) -> None:
+        """Call `wake` at every advance of the high watermark until `unwatch_tail`."""
+        self._tails[key] = wake
+
+    def unwatch_tail(self, key: object) -> None:
+        self._tails.pop(key, None)
+
+    # --- reading
+
+    def _place_of(self, offset: int) -> tuple[int, int]:
+        """(segment number, position to walk from) for a readable offset."""
+        number = bisect_right(self._bases, offset) - 1
+        return number, self.segments[number].index.position_of(offset)
+
+    def _readable(self, segment: Segment) -> int:
+        """How many bytes of `segment` lie below the high watermark."""
+        visible = self._visible_in
+        if visible is None or segment.base_offset > visible.base_offset:
+            return 0
+        return self._visible_to if segment is visible else segment.size
+
+    def read_rows(self, offset: int, records_max: int, bytes_max: int, *, warmed: bool = False) -> Rows | Cold:
+        """Rows from `offset` (at least `log_start`) on, without touching single records."""
+        result = Rows([], 0, 0, offset)
+
+        def walk(view: memoryview, start: int) -> tuple[int, int]:
+            slices, size, count, next_offset, end, status = hot.collect_rows(
+                view, start, len(view), result.next_offset, records_max - result.count, bytes_max - result.size
+            )
+            result.slices += slices
+            result.size += size
+            result.count += count
+            result.next_offset = next_offset
+            return end, status
+
+        likely_bytes = max(_WINDOW_BYTES_MIN, min(bytes_max, records_max * _ROW_BYTES_LIKELY))
+        cold = self._walk(result, likely_bytes, walk, warmed)
+        return result if cold is None or result.count else cold
+
+    def read_batches(self, offset: int, bytes_max: int, *, warmed: bool = False) -> Batches | Cold:
+        """Whole batches from the one with `offset` on, as stored; at least one, however large."""
+        result = Batches([], 0, offset)
+
+        def walk(view: memoryview, start: int) -> tuple[int, int]:
+            first, end, next_offset, status = hot.span_batches(
+                view, start, len(view), result.next_offset, bytes_max - result.size
+            )
+            if result.size and end - first > bytes_max - result.size:
+                # Only the first batch of an answer may be larger than asked for.
+                return start, hot.LIMITED
+            if end > first:
+                result.slices.append(view[first:end])
+                result.size += end - first
+                result.next_offset = next_offset
+            return end, status
+
+        cold = self._walk(result, bytes_max + limits.INDEX_INTERVAL_BYTES, walk, warmed)
+        return result if cold is None or result.size else cold
+
+    def _walk(self, result: Rows | Batches, likely_bytes: int, walk: Walk, warmed: bool) -> Cold | None:
+        """Lead `walk` over the readable batches from `result.next_offset` on until it has enough.
+
+        `walk(view, start)` adds to `result` from undamaged batches and returns where it stopped and why. A range that is
+        not in memory ends the walk and is returned; damage ends it, and is raised when there is nothing to return before it.
+        """
+        if result.next_offset >= self.high_watermark or not self.segments:
+            return None
+        number, position = self._place_of(result.next_offset)
+        while number < len(self.segments):
+            segment = self.segments[number]
+            stop = self._readable(segment)
+            while position < stop:
+                likely = min(stop, position + likely_bytes)
+                if not warmed and segment.is_cold(position, likely):
+                    return Cold(segment, position, likely)
+                for limit in (likely, stop):
+                    # The likely window may cut the first batch off; only with all of the segment in view is that damage.
+                    view, start = segment.window(position, limit)
+                    end, status = walk(view[: segment.verified_end(view, start, position)], start)
+                    if end > start or status in (hot.LIMITED, hot.SPECIAL):
+                        break
+                if status == hot.LIMITED:
+                    return None
+                if end == start:
+                    if result.size:
+                        return None
+                    raise self._unreadable(segment, position, stop, status)
+                position += end - start
+            number += 1
+            position = 0
+        return None
+
+    def _unreadable(self, segment: Segment, position: int, stop: int, status: int) -> BraidError:
+        if status == hot.SPECIAL:
+            feature = "compression, encryption or expiry"
+            return BraidError("FORMAT_UNSUPPORTED", path=segment.log_path, position=position, feature=feature)
+        view, start = segment.window(position, stop)
+        _, reason = hot.verify_batches(view, start, len(view))
+        return segment.damage(position, reason or "rows do not fit the batch")
+
+    # --- keeping house
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def expired_segments(self, now_ms: int) -> list[Segment]:
+        """Closed segments that retention lets go, oldest first."""
+        settings = self.settings
+        expired: list[Segment] = []
+        excess = self.size_bytes - settings.retention_bytes if settings.retention_bytes else 0
+        for segment, following in zip(self.segments, self.segments[1:], strict=False):
+            if following.base_offset > self.high_watermark:
+                break
+            too_old = settings.retention_age_ms and now_ms - segment.index.max_timestamp > settings.retention_age_ms
+            if excess < segment.size and not too_old:
+                break
+            excess -= segment.size
+            expired.append(segment)
+        return expired
+
+    def roll_if_old(self, now_ms: int) -> bool:
+        """Close a segment that has reached its age, so that retention can reach its records in a quiet topic."""
+        if not self.segments or self.failure is not None:
+            return False
+        active = self.segments[-1]
+        if active.size == 0 or self.pending_bytes or self.high_watermark != self.log_end:
+            return False
+        if not self._is_old(active, now_ms):
+            return False
+        self._segment_for(self.settings.segment_bytes + 1, self.log_end, now_ms, [])
+        self._visible_in, self._visible_to = self.segments[-1], 0
+        return True
+
+    def drop_segments(self, expired: list[Segment]) -> None:
+        for segment in expired:
+            assert segment is self.segments[0] and len(self.segments) > 1
+            del self.segments[0], self._bases[0]
+            self.log_start = self.segments[0].base_offset
+            segment.remove()
+
+    def remove(self) -> None:
+        """Forget the partition and its files; readers that hold slices keep them."""
+        self.removed = True
+        self.accumulator.writable = False
+        self._take_back()
+        self._fail_waiters(BraidError("TOPIC_NOT_FOUND", topic=self.topic))
+        for wake in list(self._tails.values()):
+            wake()
+        for segment in self.segments:
+            if segment.file is not None:
+                segment.file.close()
+        self.segments, self._bases = [], []
+        self.log_start = self.log_end = self.high_watermark = 0
+        self._disk.remove_tree(self.directory)
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()
+
+    def durable_place(self) -> tuple[int, int, int] | None:
+        """(first offset of the newest readable segment, bytes of it, the offset that follows), for the checkpoint."""
+        if self._visible_in is None:
+            return None
+        return self._visible_in.base_offset, self._visible_to, self.high_watermark
+
+    def unsynced_files(self) -> list[AppendFile]:
+        return [segment.file for segment in self.segments if segment.file is not None]
+
+
+def segment_bases(disk: Disk, directory: str) -> list[int]:
+    """First offsets of the segments in a partition's directory, in order."""
+    return sorted(int(name[: -len(LOG_ENDING)]) for name in disk.list_directory(directory) if name.endswith(LOG_ENDING))

@@ -1,0 +1,207 @@
+"""One segment: a file of batches, its index, its memory map and what of it was checked.
+
+A segment is named after its first offset. Only the newest of a partition grows. Readers get slices of the map; the end of
+a growing file, which is not mapped yet, is read with pread until enough has come together to map anew. Bytes are checked
+against their checksum before anyone is served from them for the first time; what this process wrote or checked stays
+trusted while it is in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.disk import AppendFile, Buffer, Disk, FileMap
+from braidmq.base.errors import BraidError
+from braidmq.hot import layout
+from braidmq.log.index import SparseIndex
+
+LOG_ENDING: Final = ".log"
+INDEX_ENDING: Final = ".idx"
+_REMAP_BYTES: Final = 1 * limits.MIB
+_WARM_TAIL_BYTES: Final = 8 * limits.MIB
+"""The newest bytes of a growing segment are in memory; asking the kernel about them would cost more than reading."""
+
+
+class Segment:
+    __slots__ = ("_disk", "_index", "_map", "_mapped", "_verified_from", "_verified_to", "base_offset", "created_ms", "file", "path",
+                 "sealed", "size")
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, size: int) -> None:
+        self._disk = disk
+        self.base_offset = base_offset
+        self.path = f"{directory}/{base_offset:020d}"
+        self.size = size
+        self.file: AppendFile | None = None
+        self.sealed = False
+        """Whether a newer segment grows in this one's place."""
+        self.created_ms = -1
+        """Timestamp of the first batch; -1 while unknown."""
+        self._index: SparseIndex | None = None
+        self._map: FileMap | None = None
+        self._mapped = 0
+        self._verified_from = self._verified_to = 0
+
+    @property
+    def log_path(self) -> str:
+        return self.path + LOG_ENDING
+
+    @property
+    def index_path(self) -> str:
+        return self.path + INDEX_ENDING
+
+    # --- writing
+
+    def open_for_append(self) -> AppendFile:
+        if self.file is None:
+            if self.size == 0:
+                self._index = SparseIndex()
+            else:
+                self.index.thaw()
+            self.sealed = False
+            self.file = self._disk.open_append(self.log_path)
+        return self.file
+
+    def append(self, buffers: list[Buffer], batches: list[tuple[int, int, int]], total: int) -> None:
+        """Write whole batches; `batches` names (base offset, length, max timestamp) of each."""
+        file = self.open_for_append()
+        position = self.size
+        file.append(buffers)
+        self.size = position + total
+        if self._verified_to == position:
+            self._verified_to = self.size
+        index = self.index
+        for base_offset, length, max_timestamp in batches:
+            index.add(base_offset, position, max_timestamp)
+            position += length
+        if self.created_ms < 0:
+            self.created_ms = batches[0][2]
+
+    @property
+    def growing(self) -> bool:
+        return self.file is not None and not self.sealed
+
+    def seal(self) -> None:
+        """The segment is complete: write its index. The file stays open for the sync that covers its last batches."""
+        if not self.sealed:
+            if self.size:
+                self._disk.write_file(self.index_path, self.index.encode(self.size))
+            self._index = None
+            self.sealed = True
+
+    def close(self) -> None:
+        """Let go of the file. The segment stays readable."""
+        if self.file is not None:
+            self.seal()
+            self.file.close()
+            self.file = None
+
+    def remove(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+        self._disk.remove_file(self.log_path)
+        self._disk.remove_file(self.index_path)
+
+    # --- index
+
+    @property
+    def index(self) -> SparseIndex:
+        if self._index is None:
+            self._index = SparseIndex.load(self._disk, self.index_path, self.size) or self.rebuild_index()
+        return self._index
+
+    def rebuild_index(self) -> SparseIndex:
+        """Make the index anew from the log, and keep it when the segment is closed."""
+        entries, max_timestamp = b"", -1
+        if self.size:
+            view = self._disk.map_file(self.log_path, self.size).view
+            _, _, _, entries, _, max_timestamp, _, _ = hot.scan_batches(
+                view, 0, self.size, self.base_offset, limits.INDEX_INTERVAL_BYTES
+            )
+        index = SparseIndex(entries, max_timestamp)
+        if not self.growing and self.size:
+            self._disk.write_file(self.index_path, index.encode(self.size))
+        return index
+
+    def adopt_index(self, index: SparseIndex) -> None:
+        """Use an index that recovery made on its walk."""
+        self._index = index
+
+    @property
+    def first_timestamp(self) -> int:
+        """Timestamp of the first batch, -1 for an empty segment."""
+        if self.created_ms < 0 and self.size >= layout.HEADER_BYTES:
+            view, start = self.window(0, layout.HEADER_BYTES)
+            self.created_ms = layout.read_header(view, start).base_timestamp
+        return self.created_ms
+
+    # --- reading
+
+    def window(self, position: int, stop: int) -> tuple[memoryview, int]:
+        """A buffer that holds the bytes from `position` on (up to `stop`, or up to where the map ends), and where they begin.
+
+        The caller asks again from where the window ended when it wants more.
+        """
+        if position >= self._mapped:
+            unmapped = self.size - self._mapped
+            if self.file is None or self.sealed or unmapped >= max(_REMAP_BYTES, self._mapped >> 3):
+                self._map = self._disk.map_file(self.log_path, self.size)
+                self._mapped = self.size
+            else:
+                return memoryview(self.file.read_at(position, stop - position)), 0
+        assert self._map is not None
+        return self._map.view[: min(stop, self._mapped)], position
+
+    def is_cold(self, position: int, stop: int) -> bool:
+        """Whether reading this range would wait for the disk."""
+        if self.growing and position >= self.size - _WARM_TAIL_BYTES:
+            return False
+        if position >= self._mapped:
+            self.window(position, stop)
+        return self._map is not None and not self._map.resident(position, min(stop, self._mapped))
+
+    def warm_up(self, position: int, stop: int) -> None:
+        """Bring a cold range into memory; blocks. What came from the disk is checked anew."""
+        file_map = self._map
+        if file_map is not None:
+            file_map.prefault(position, min(stop, self._mapped))
+            self._verified_from = self._verified_to = position
+
+    def verified_end(self, view: memoryview, start: int, position: int) -> int:
+        """Up to where in `view` whole, undamaged batches lie, beginning at `start` (which is `position` of the file).
+
+        Only what was not checked before is checked now.
+        """
+        stop = len(view)
+        known = start
+        if self._verified_from <= position <= self._verified_to:
+            known = min(stop, start + self._verified_to - position)
+            if known == stop:
+                return stop
+        end, _ = hot.verify_batches(view, known, stop)
+        checked = position + end - start
+        if known > start or position == self._verified_to:
+            self._verified_to = max(self._verified_to, checked)
+        else:
+            self._verified_from, self._verified_to = position, checked
+        return end
+
+    def damage(self, position: int, reason: str) -> BraidError:
+        """The error for bytes at `position` that are not what was written."""
+        offset: int | str = "unknown"
+        if self.size - position >= layout.HEADER_BYTES:
+            view, start = self.window(position, position + layout.HEADER_BYTES)
+            offset = layout.read_header(view, start).base_offset
+        return BraidError("CORRUPT_LOG", path=self.log_path, position=position, offset=offset, reason=reason)
+
+    def trust_from(self, position: int) -> None:
+        """Recovery checked everything from `position` to the end."""
+        self._verified_from, self._verified_to = position, self.size
+
+    def truncate(self, size: int) -> None:
+        """Cut off bytes that were never acknowledged or mapped."""
+        file = self.open_for_append()
+        file.truncate(size)
+        self.size = size

@@ -1,0 +1,1 @@
+"""Sockets, TLS and sessions: what binds a protocol's codec to the broker."""

@@ -1,0 +1,138 @@
+"""A whole broker: the engine, its listeners, its ready file and its end.
+
+`serve` is what `braid serve` runs: it stays until SIGTERM or SIGINT and returns the exit status. `BrokerServer` is the same
+without signals, for tests and for programs that embed a broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.clock import Clock, SystemClock
+from braidmq.base.config_settings import Config
+from braidmq.base.disk import Disk
+from braidmq.base.disk_real import RealDisk
+from braidmq.base.errors import BraidError
+from braidmq.broker.broker import Broker, BrokerSettings
+from braidmq.log.level import Level
+from braidmq.log.partition import LogSettings
+from braidmq.server.flymq_listener import ConnectionCount, FlyMQListener
+from braidmq.server.logs import set_up_logging
+from braidmq.server.tls import server_context
+
+logger = logging.getLogger("braidmq.server")
+
+
+class BrokerServer:
+    def __init__(self, config: Config, *, disk: Disk | None = None, clock: Clock | None = None) -> None:
+        self.config = config
+        self._disk = disk
+        self._clock = clock or SystemClock()
+        self.broker: Broker
+        self._listeners: list[FlyMQListener] = []
+        self.addresses: dict[str, str] = {}
+        """Scheme to address of each listener; a second one of a scheme is `scheme-2`, and so on."""
+
+    async def start(self) -> None:
+        """Recover the log, then listen."""
+        config = self.config
+        _raise_open_files()
+        tls = server_context(config)
+        self.broker = Broker(broker_settings(config), self._disk or RealDisk(), self._clock)
+        await self.broker.start()
+        count = ConnectionCount(config.max_connections)
+        try:
+            for listen in config.listen:
+                listener = FlyMQListener(self.broker, listen, count, config.idle_timeout_s, tls if listen.tls else None)
+                address = await listener.start()
+                self._listeners.append(listener)
+                self.addresses[_name_for(listen.scheme, self.addresses)] = address
+        except OSError as fault:
+            await self.stop()
+            raise BraidError("CONFIG_INVALID_VALUE", key="listen", origin="configuration", reason=f"{listen}: {fault.strerror}") from fault
+
+    async def stop(self) -> None:
+        """Finish running requests, close the connections, make everything durable."""
+        for listener in self._listeners:
+            listener.stop_accepting()
+        await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self._listeners))
+        await self.broker.stop()
+
+
+def broker_settings(config: Config) -> BrokerSettings:
+    """What the engine needs of the configuration."""
+    return BrokerSettings(
+        data_dir=config.data_dir,
+        defaults=LogSettings(
+            Level.parse(config.durability), config.segment_bytes, round(config.segment_age_s * 1000), config.retention_bytes,
+            round(config.retention_age_s * 1000),
+        ),
+        default_partitions=config.default_partitions,
+        auto_create_topics=config.auto_create_topics,
+        topics_max=config.max_topics,
+        checkpoint_interval_s=config.checkpoint_interval_s,
+        retention_interval_s=config.retention_interval_s,
+    )
+
+
+async def serve(config: Config, *, on_ready: Callable[[dict[str, str]], None] | None = None) -> int:
+    """Run a broker until it is told to stop."""
+    set_up_logging(config.log_level, config.log_format)
+    if hot.IMPLEMENTATION != "compiled":
+        logger.warning("no compiled hot path: running plain Python; install a C compiler and reinstall for full speed")
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = BrokerServer(config)
+    await server.start()
+    # What exists now lives as long as the broker; the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    if config.ready_file is not None:
+        _write_ready_file(config.ready_file, server.addresses)
+    if on_ready is not None:
+        on_ready(server.addresses)
+    await stop.wait()
+    logger.info("stopping")
+    await server.stop()
+    if config.ready_file is not None:
+        _remove(config.ready_file)
+    logger.info("stopped")
+    return 0
+
+
+def _name_for(scheme: str, taken: dict[str, str]) -> str:
+    number = 1
+    while (name := scheme if number == 1 else f"{scheme}-{number}") in taken:
+        number += 1
+    return name
+
+
+def _write_ready_file(path: str, addresses: dict[str, str]) -> None:
+    """Whole or not at all: whoever waits for the file reads it the moment it is there."""
+    temporary = f"{path}.{os.getpid()}.new"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(addresses, file)
+    os.replace(temporary, path)
+
+
+def _remove(path: str) -> None:
+    if os.path.exists(path):
+        os.unlink(path)
+
+
+def _raise_open_files() -> None:
+    """Use as many descriptors as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,327 @@
+"""One FlyMQ connection: bytes in, requests in order, answers in order.
+
+Requests of a connection run one after the other, except that a run of PRODUCE frames is taken all at once and its answers
+wait together for the group commit, while the next run is already being read. Anything else waits until every earlier
+answer is out, so a FETCH behind a PRODUCE sees its record.
+
+    reading     frames are parsed as they come
+    waiting     an operation runs, answers of produced records are due before the next frame may run, or the peer does
+                not take its answers; what arrives is kept, up to a limit, past which the socket is not read
+    closing     the peer broke the protocol, or the broker stops: nothing more is read
+
+Memory is bounded: one shared receive buffer serves all connections, a frame in pieces grows with what really arrived, kept
+requests and unsent answers have limits, and fetched data are slices of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final, cast
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.disk import Buffer
+from braidmq.base.errors import BraidError
+from braidmq.log.commit import Cycle
+from braidmq.log.level import Level
+from braidmq.server.flymq_operations import OPERATIONS, Answer
+from braidmq.wire import flymq
+from braidmq.wire.flymq import Dialect, Op
+
+if TYPE_CHECKING:
+    from braidmq.server.flymq_listener import FlyMQListener
+
+_SHARED: Final = bytearray(limits.RECEIVE_BUFFER_BYTES)
+_SHARED_VIEW: Final = memoryview(_SHARED)
+_FRONT_BYTES_MAX: Final = limits.RECEIVE_BUFFER_BYTES // 4
+"""A kept piece up to this size is moved to the front of the shared buffer; a longer one is grown where it is."""
+
+logger = logging.getLogger("braidmq.flymq")
+
+
+class _Chunk:
+    """Answers of one run of PRODUCE frames, due when their records are durable."""
+
+    __slots__ = ("answers", "done")
+
+    def __init__(self, answers: bytes) -> None:
+        self.answers = answers
+        self.done = False
+
+
+class FlyMQSession(asyncio.BufferedProtocol):
+    __slots__ = ("_chunks", "_closing", "_front", "_held", "_listener", "_memberships", "_out", "_paused", "_read_paused", "_running",
+                 "_transport", "address", "broker", "dialect", "last_frame_at")
+
+    def __init__(self, listener: FlyMQListener) -> None:
+        self._listener = listener
+        self.broker = listener.broker
+        self.dialect = listener.first_dialect
+        self.address = ""
+        self.last_frame_at = 0.0
+        self._transport: asyncio.Transport
+        self._held = bytearray()
+        """Bytes received and not yet parsed."""
+        self._front = 0
+        """How many held bytes were put at the front of the shared buffer for the receive under way."""
+        self._out: hot.ByteBuffer | None = None
+        self._chunks: deque[_Chunk] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._paused = False
+        """The peer does not take its answers."""
+        self._read_paused = False
+        self._closing = False
+        self._memberships: set[tuple[int, str]] = set()
+
+    # --- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclass of asyncio's, but do the same.
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        transport.set_write_buffer_limits(limits.WRITE_BUFFER_BYTES_HIGH, limits.WRITE_BUFFER_BYTES_LOW)
+        self._listener.connected(self, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._held = bytearray()
+        if self._running is not None:
+            self._running.cancel()
+        for topic_id, group in self._memberships:
+            self.broker.unsubscribe(topic_id, group, self)
+        self._listener.disconnected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        held = len(self._held)
+        if held and held <= _FRONT_BYTES_MAX and not self._blocked:
+            _SHARED_VIEW[:held] = self._held
+            self._front = held
+            return _SHARED_VIEW[held:]
+        self._front = 0
+        return _SHARED_VIEW
+
+    def buffer_updated(self, nbytes: int) -> None:
+        front = self._front
+        if front:
+            self._held.clear()
+            self._parse(_SHARED_VIEW, front + nbytes)
+        elif self._held or self._blocked:
+            self._held += _SHARED_VIEW[:nbytes]
+            if not self._blocked:
+                self._parse_held()
+            elif len(self._held) > limits.REQUEST_BACKLOG_BYTES_MAX:
+                self._pause_reading()
+        else:
+            self._parse(_SHARED_VIEW, nbytes)
+
+    def eof_received(self) -> bool:
+        # Answers under way still go out; a request cut in half never runs.
+        return bool(self._chunks or self._running)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._resume()
+
+    # --- reading
+
+    @property
+    def _blocked(self) -> bool:
+        return self._running is not None or self._paused or self._closing
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of this connection is under way."""
+        return self._running is None and not self._chunks
+
+    def _parse_held(self) -> None:
+        """Parse what is held, if it may hold a whole frame by now."""
+        held = self._held
+        if len(held) > _FRONT_BYTES_MAX and len(held) < flymq.HEADER_BYTES + int.from_bytes(held[4:8], "big"):
+            return
+        self._held = bytearray()
+        with memoryview(held) as view:
+            self._parse(view, len(held))
+
+    def _parse(self, data: memoryview, stop: int) -> None:
+        """Take as many frames from `data` as may run now, and keep the rest."""
+        commit = self.broker.commit
+        out = self._out
+        if out is None:
+            out = self._out = hot.ByteBuffer()
+        position = 0
+        while position < stop:
+            position, count, status = hot.parse_produce(
+                data, position, stop, self.broker.routes, commit.now_ms(), commit.dirty, out
+            )
+            if count:
+                self.last_frame_at = self._listener.now
+            if status == hot.NEED_MORE:
+                break
+            if status == hot.FULL:
+                self._send_run()
+                commit.flush()
+                continue
+            following = self._run_frame(data, position, stop)
+            if following <= position:
+                break
+            position = following
+            if self._blocked:
+                break
+        self._send_run()
+        if position < stop and not self._closing:
+            self._held += data[position:stop]
+            if len(self._held) > limits.REQUEST_BACKLOG_BYTES_MAX and self._blocked:
+                self._pause_reading()
+
+    def _run_frame(self, data: memoryview, position: int, stop: int) -> int:
+        """Run the one frame at `position`; returns where the next begins, or `position` when it cannot run yet."""
+        if stop - position < flymq.HEADER_BYTES:
+            return position
+        try:
+            op, flags, length = flymq.read_header(data, position)
+        except BraidError as error:
+            # The peer speaks something else: the documents say to close without a reply.
+            logger.info("%s: %s", self.address, error)
+            self._finish_closing()
+            return position
+        end = position + flymq.HEADER_BYTES + length
+        if end > stop:
+            return position
+        self._send_run()
+        if self._chunks:
+            # Earlier records are not answered yet; `_chunk_done` comes back to this frame.
+            return position
+        self.last_frame_at = self._listener.now
+        self._execute(op, flags, bytes(data[position + flymq.HEADER_BYTES : end]))
+        return end
+
+    def _pause_reading(self) -> None:
+        if not self._read_paused and not self._closing:
+            self._read_paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        """Go on with what was held while something else was under way."""
+        if self._blocked:
+            return
+        if self._held:
+            self._parse_held()
+        if self._read_paused and not self._blocked and len(self._held) <= limits.REQUEST_BACKLOG_BYTES_MAX:
+            self._read_paused = False
+            self._transport.resume_reading()
+
+    # --- answering runs of PRODUCE
+
+    def _send_run(self) -> None:
+        """Let the answers gathered so far go out as soon as their records are durable."""
+        out = self._out
+        if out is None or not len(out):
+            return
+        level = Level(out.level)
+        chunk = _Chunk(out.take())
+        self._chunks.append(chunk)
+        # At level `none` nobody waits for the disk either, but a FETCH behind the run must still find its records.
+        self.broker.commit.join(level, lambda cycle: self._chunk_done(chunk, cycle, level))
+
+    def _chunk_done(self, chunk: _Chunk, cycle: Cycle, level: Level) -> None:
+        chunk.done = True
+        if cycle.failures and level is not Level.NONE:
+            chunk.answers = self._with_failures(chunk.answers, cycle)
+        chunks = self._chunks
+        # Topics of different levels may finish out of turn; answers may not.
+        while chunks and chunks[0].done:
+            self._write([chunks.popleft().answers])
+        if not chunks:
+            if self._held:
+                self._resume()
+            if self._listener.stopping:
+                self.close_when_idle()
+
+    def _with_failures(self, answers: bytes, cycle: Cycle) -> bytes:
+        """The same answers, with an error in place of each record whose partition failed."""
+        failed = {(log.topic, log.partition): error for log, error in cycle.failures.items()}
+        parts: list[bytes] = []
+        position = 0
+        while position < len(answers):
+            end = position + flymq.HEADER_BYTES + int.from_bytes(answers[position + 4 : position + 8], "big")
+            reply = flymq.decode_response(Op.PRODUCE, Op.PRODUCE, answers[position + flymq.HEADER_BYTES : end], self.dialect)
+            assert isinstance(reply, flymq.RecordMetadata)
+            error = failed.get((reply.topic, reply.partition))
+            parts.append(answers[position:end] if error is None else flymq.encode_error(error, self.dialect))
+            position = end
+        return b"".join(parts)
+
+    # --- running everything else
+
+    def _execute(self, op: int, flags: int, payload: bytes) -> None:
+        try:
+            if self._listener.detects_dialect and flymq.only_v126(op):
+                self.dialect = Dialect.V126
+            request, spoken = flymq.decode_request(op, flymq.unpack_payload(flags, payload), self.dialect)
+            if self._listener.detects_dialect:
+                self.dialect = spoken
+            outcome = OPERATIONS[request.op](self, request)
+            if isinstance(outcome, list):
+                self._write(outcome)
+                return
+        except Exception as fault:
+            self._write([self._error(fault)])
+            return
+        self._running = asyncio.get_running_loop().create_task(self._await(outcome))
+
+    async def _await(self, outcome: Awaitable[Answer]) -> None:
+        try:
+            answer = await outcome
+        except Exception as fault:
+            answer = [self._error(fault)]
+        finally:
+            self._running = None
+        self._write(answer)
+        self.last_frame_at = self._listener.now
+        if self._listener.stopping:
+            self.close_when_idle()
+        else:
+            self._resume()
+
+    def _error(self, fault: Exception) -> bytes:
+        if not isinstance(fault, BraidError):
+            logger.error("%s: bug in an operation", self.address, exc_info=fault)
+            fault = BraidError("INTERNAL", reason=type(fault).__name__)
+        return flymq.encode_error(fault, self.dialect)
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        transport = self._transport
+        if transport.is_closing():
+            return
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+
+    def remember_membership(self, topic_id: int, group: str) -> None:
+        self._memberships.add((topic_id, group))
+
+    # --- closing
+
+    def _finish_closing(self) -> None:
+        self._closing = True
+        self._held = bytearray()
+        self._transport.close()
+
+    def close_when_idle(self) -> None:
+        """Close now, or as soon as the answers under way are out."""
+        if self.idle:
+            self._finish_closing()
+        else:
+            self._pause_reading()
+
+    def abort(self) -> None:
+        self._transport.abort()

@@ -1,0 +1,110 @@
+"""A broker as users run it: `braid serve` in a process of its own, on a free port, ready when its ready file says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+START_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 10.0
+_POLL_SECONDS = 0.01
+
+
+@dataclass
+class RunningBroker:
+    """`braid serve` in a process of its own."""
+
+    data_dir: Path
+    flags: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    """What the ready file says, by protocol."""
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it speaks FlyMQ, as host:port."""
+        return self.addresses["flymq"]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """All that it printed so far, over restarts."""
+        return self._log_path.read_text(errors="backslashreplace") if self._log_path.exists() else ""
+
+    @property
+    def _log_path(self) -> Path:
+        return self.data_dir.with_name(self.data_dir.name + ".log")
+
+    def start(self) -> None:
+        """Start it and wait until it accepts connections."""
+        ready_file = self.data_dir.with_name(self.data_dir.name + ".ready")
+        ready_file.unlink(missing_ok=True)
+        listen = () if any(flag.startswith("--listen") for flag in self.flags) else ("--listen", "flymq://127.0.0.1:0")
+        if "flymq" in self.addresses and listen:
+            listen = ("--listen", f"flymq://{self.addresses['flymq']}")
+        command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(self.data_dir), "--ready-file", str(ready_file)]
+        # Settings of the person who runs the tests are none of the tests' business.
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("BRAID_", "FLYMQ_"))}
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *listen, *self.flags], env=env | self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not ready_file.exists():
+            if self._process.poll() is not None:
+                pytest.fail(f"the broker ended with status {self._process.returncode} instead of starting:\n{self.log}")
+            if time.monotonic() > deadline:
+                self.kill()
+                pytest.fail(f"the broker was not ready after {START_SECONDS_MAX:g} s:\n{self.log}")
+            time.sleep(_POLL_SECONDS)
+        self.addresses = json.loads(ready_file.read_text())
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self, seconds: float = STOP_SECONDS_MAX) -> int:
+        """The exit status, once it ended by itself or by a signal."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """End it as a power button would end the process: SIGKILL, no goodbye."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> None:
+        """End it as an operator does, and hold it to ending well."""
+        self.signal(signal.SIGTERM)
+        status = self.wait()
+        assert status == 0, f"the broker ended with status {status}:\n{self.log}"
+
+    def restart(self, *flags: str) -> None:
+        """Start it again on the same data and the same port; a running one is stopped first. `flags` replace the old ones."""
+        if self.running:
+            self.stop()
+        if flags:
+            self.flags = flags
+        self.start()
+
+
+StartBroker = Callable[..., RunningBroker]
+"""`start(*flags, name="data", env={...})`: a broker that accepts connections, with its data below the test's directory."""
