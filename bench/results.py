@@ -73,11 +73,13 @@ class Row:
     def verdict(self) -> str:
         if self.note:
             return self.note
-        if self.ratio is None or self.asked is None:
+        if self.ratio is None or (self.asked is None and self.aim is None):
             return ""
-        if self._meets(self.asked):
-            return "meets the aim" if self.aim is not None and self._meets(self.aim) else "meets what is asked"
-        return "BELOW" if self.rule == "at least" else "ABOVE"
+        if self.aim is not None and self._meets(self.aim):
+            return "meets the aim"
+        if self.asked is None:
+            return "short of the aim"
+        return "meets what is asked" if self._meets(self.asked) else "MISSES what is asked"
 
     def _meets(self, target: float) -> bool:
         assert self.ratio is not None

@@ -120,10 +120,16 @@ def test_a_shown_size_reads_back(value: int) -> None:
     assert kinds.read_size(kinds.show_size(value)) == value
 
 
-@given(st.integers(0, 10**9))
-def test_a_shown_duration_reads_back(milliseconds: int) -> None:
-    seconds = milliseconds / 1000
-    assert kinds.read_duration(kinds.show_duration(seconds)) == pytest.approx(seconds, rel=1e-5)
+@given(st.integers(0, 10**12).map(lambda milliseconds: milliseconds / 1000) | st.floats(0, 1e9).map(lambda value: round(value, 6)))
+def test_a_shown_duration_reads_back(seconds: float) -> None:
+    assert kinds.read_duration(kinds.show_duration(seconds)) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0"), (0.5, "500ms"), (90, "90s"), (7200, "2h"), (604800, "7d"), (1.5, "1500ms"), (1e-6, "0.000001")]
+)
+def test_durations_as_a_person_writes_them(seconds: float, shown: str) -> None:
+    assert kinds.show_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(

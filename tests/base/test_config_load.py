@@ -84,7 +84,8 @@ def test_defaults_that_other_parts_promise() -> None:
 
 def test_typed_values_of_both_file_formats(tmp_path: Path) -> None:
     toml = tmp_path / "braid.toml"
-    toml.write_text('listen = ["flymq://[::1]:0", "flymq://:9092?dialect=v126"]\nauto_create_topics = false\nidle_timeout_s = 1.5\n')
+    urls = ["flymq://[::1]:0", "flymq://:9092?dialect=v126"]
+    toml.write_text(f"listen = {json.dumps(urls)}\nauto_create_topics = false\nidle_timeout_s = 1.5\n")
     as_json = tmp_path / "braid.json"
     as_json.write_text(
         json.dumps(

@@ -15,7 +15,7 @@ from braidmq.base.config_settings import CLIENT_PREFIX
 from braidmq.base.errors import BraidError
 from braidmq.cli.exits import Exit
 from braidmq.cli.main import main
-from braidmq.cli.parser import build_parser
+from braidmq.cli.parser import build_parser, parse
 from braidmq.cli.tree import command_tree
 from braidmq.client.settings import KINDS, variable
 
@@ -69,6 +69,31 @@ def test_a_wrong_command_line_is_status_2_and_says_how(arguments: list[str], cap
     assert "usage: braid" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["t", "--key", "k", "x", "y"], ["x", "y"]),
+        (["t", "a", "--key", "k", "b"], ["a", "b"]),
+        (["--key", "k", "t", "a"], ["a"]),
+        (["t", "--key", "k", "--", "-a", "--b"], ["-a", "--b"]),
+        (["t", "--", "-a"], ["-a"]),
+        (["t", "a", "--key", "k", "-"], ["a", "-"]),
+        (["t", "--key", "k"], []),
+    ],
+)
+def test_options_may_stand_between_messages(words: list[str], values: list[str]) -> None:
+    args = parse(["produce", *words])
+    assert (args.topic, args.key, args.values) == ("t", "k" if "--key" in words else None, values)
+
+
+@pytest.mark.parametrize(
+    "words", [["produce", "t", "--key", "k", "x", "--nonsense"], ["topic", "info", "a", "b"], ["version", "x"]]
+)
+def test_words_nobody_takes_are_an_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == Exit.USAGE
+    assert "unrecognized arguments" in capsys.readouterr().err
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == Exit.OK
     assert capsys.readouterr().out == f"braid {__version__}\n"
@@ -114,7 +139,7 @@ def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys; from braidmq.cli.main import main; status = main(['--help']);"
         "heavy = {'numpy', 'asyncio', 'ssl', 'socket', 'json', 'uvloop', 'braidmq.hot', 'braidmq.client', 'braidmq.server'};"
-        "sys.exit(status or str(sorted(heavy & set(sys.modules))) * bool(heavy & set(sys.modules)))"
+        "sys.exit(status or str(sorted(heavy & set(sys.modules))) if heavy & set(sys.modules) else status)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from braidmq.base.errors import ERRORS, BraidError
 from braidmq.cli import exits, messages
+from braidmq.cli.interrupt import Interrupts
 from braidmq.cli.output import print_table, printable
 from braidmq.cli.pace import Pace
 from braidmq.cli.record_format import formatter
@@ -153,6 +155,31 @@ def test_times() -> None:
     for wrong in ("", "yesterday", "2023-13-01", "-5"):
         with pytest.raises(ValueError, match="neither an ISO 8601"):
             parse_time(wrong)
+
+
+# --- Ctrl-C
+
+
+def test_an_interrupt_waits_for_a_good_moment() -> None:
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
+    with Interrupts() as interrupts:
+        interrupts.check()
+        interrupts.waiting = True
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_interrupt_is_obeyed_at_once_and_the_old_handler_comes_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts():
+        assert signal.getsignal(signal.SIGINT) is not before
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 # --- what people see

@@ -106,7 +106,8 @@ def show_duration(seconds: float) -> str:
     for unit, factor in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         if seconds % factor == 0:
             return f"{int(seconds // factor)}{unit}"
-    return f"{seconds * 1000:g}ms" if seconds < 1 else f"{seconds:g}s"
+    milliseconds = round(seconds * 1000)
+    return f"{milliseconds}ms" if milliseconds / 1000 == seconds else f"{seconds:.9f}".rstrip("0")
 
 
 def size(least: int, most: int, *, zero: bool = False) -> Kind[int]:

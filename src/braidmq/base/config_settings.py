@@ -120,9 +120,7 @@ class Config:
     )
 
     auto_create_topics: bool = _setting(True, kinds.boolean(), "Whether producing to an unknown topic creates it.")
-    default_partitions: int = _setting(
-        3, kinds.count(1, limits.PARTITIONS_MAX), "Partitions of a topic that producing creates."
-    )
+    default_partitions: int = _setting(3, kinds.count(1, limits.PARTITIONS_MAX), "Partitions of a topic that producing creates.")
     max_topics: int = _setting(
         limits.TOPICS_MAX, kinds.count(1, limits.TOPICS_MAX), "Topics the broker holds before it refuses new ones."
     )

@@ -76,7 +76,6 @@ _ROWS: Final = (
     ErrorSpec("DATA_DIR_INVALID", "{path} is not usable as a data directory: {reason}", 500, 7, "Check the path, its owner and its file system."),
     # --- the broker
     ErrorSpec("CONNECTION_LIMIT", "the broker already serves {limit} connections", 503, 7, "Close idle clients, or raise `max_connections`.", True),
-    ErrorSpec("SHUTTING_DOWN", "the broker is shutting down", 503, 7, "Connect again in a moment.", True),
     ErrorSpec("INTERNAL", "internal error: {reason}", 500, 7, "This is a bug; the broker's log has the details under the same text."),
     # --- configuration and command line
     ErrorSpec("CONFIG_UNKNOWN_KEY", "unknown setting `{key}` in {origin}{suggestion}", 400, 8, "`braid config show` lists every setting."),

@@ -50,6 +50,23 @@ class BrokerSettings:
     retention_interval_s: float = 60.0
 
 
+@dataclass(slots=True)
+class StagedBatch:
+    """A batch on its way into a partition."""
+
+    log: PartitionLog
+    base_offset: int
+    records: int
+    timestamp: int
+    duplicate: bool
+
+    def when_durable(self, callback: Callable[[BraidError | None], None]) -> None:
+        if self.log.settings.level == Level.NONE:
+            callback(None)
+        else:
+            self.log.when_visible(self.base_offset + self.records, callback)
+
+
 class Broker:
     def __init__(self, settings: BrokerSettings, disk: Disk, clock: Clock) -> None:
         self.settings = settings
@@ -63,8 +80,9 @@ class Broker:
         self.groups = GroupTable()
         self.routes = hot.RouteTable()
         """Topics that any client may produce to with no further question."""
-        internal = LogSettings(max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0)
-        self._internal_settings = internal
+        self._internal_settings = LogSettings(
+            max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0
+        )
         self._disk = disk
         self._metadata: Journal
         self._offsets: Journal
@@ -264,8 +282,8 @@ class Broker:
         await self.durable(log, offset + 1)
         return partition, offset, timestamp
 
-    async def append_batch(self, topic: Topic, partition: int, batch: bytes | memoryview) -> tuple[int, int, int, int, bool]:
-        """Store a whole batch; returns partition, base offset, records, timestamp, and whether it was stored before."""
+    def stage_batch(self, topic: Topic, partition: int, batch: bytes | memoryview) -> StagedBatch:
+        """Take a whole batch in; it is written at the end of this turn. `batch` is copied."""
         if len(batch) > limits.RECORD_BYTES_MAX:
             raise BraidError("INVALID_BATCH", reason=f"{len(batch)} bytes do not fit a frame with their answer")
         route = self.route(topic)
@@ -279,8 +297,7 @@ class Broker:
         base_offset, records, timestamp, duplicate = log.stage_batch(batch, self.commit.now_ms())
         if not duplicate:
             self.commit.touch(log)
-        await self.durable(log, base_offset + records)
-        return partition, base_offset, records, timestamp, duplicate
+        return StagedBatch(log, base_offset, records, timestamp, duplicate)
 
     # --- reading
 
@@ -307,7 +324,7 @@ class Broker:
                 read = log.read_batches(offset, bytes_max, warmed=True)
                 assert not isinstance(read, Cold)
             left = deadline - self._loop.time()
-            if read.size >= max(1, min(bytes_min, bytes_max)) or left <= 0 or log.removed:
+            if read.size >= bytes_min or left <= 0 or log.removed:
                 return read
             await self._tail_moved(log, left)
 

@@ -100,8 +100,9 @@ class Journal:
         return replayed
 
     def _load_snapshot(self) -> None:
-        names = [n for n in self._disk.list_directory(self._log.directory) if n.startswith(_SNAPSHOT_PREFIX) and n.endswith(".json")]
-        for name in reversed(names):
+        for name in reversed(self._disk.list_directory(self._log.directory)):
+            if not (name.startswith(_SNAPSHOT_PREFIX) and name.endswith(".json")):
+                continue
             path = f"{self._log.directory}/{name}"
             head, _, body = self._disk.read_file(path).partition(b"\n")
             if head != b"%08x" % hot.crc32c(body):
@@ -133,7 +134,8 @@ class Journal:
             if name.startswith(_SNAPSHOT_PREFIX) and name < f"{_SNAPSHOT_PREFIX}{previous:020d}.json":
                 self._disk.remove_file(f"{directory}/{name}")
         log = self._log
-        log.drop_segments([s for s, following in zip(log.segments, log.segments[1:], strict=False) if following.base_offset <= previous])
+        segments = log.segments
+        log.drop_segments([s for s, following in zip(segments, segments[1:], strict=False) if following.base_offset <= previous])
 
 
 def _settle(answer: asyncio.Future[Any], result: Any = None, error: BraidError | None = None) -> None:

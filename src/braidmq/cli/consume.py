@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 from braidmq.base.errors import BraidError
 from braidmq.cli.connection import add_server_options, open_client
 from braidmq.cli.exits import Exit
+from braidmq.cli.interrupt import Interrupts
 from braidmq.cli.parser import Subparsers
-from braidmq.cli.record_format import FORMATS, formatter
 
 if TYPE_CHECKING:
     from braidmq.client.models import PartitionInfo, Record, TopicPartition
     from braidmq.client.sync import Client, Consumer
 
+FORMATS: Final = ("text", "json", "raw")
 POLL_RECORDS: Final = 500
 POLL_SECONDS: Final = 1.0
 COMMIT_SECONDS: Final = 1.0
@@ -60,6 +61,7 @@ def register(commands: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from braidmq.cli.record_format import formatter
     from braidmq.cli.starting_point import parse_start
 
     if args.format and args.output and args.format != args.output:
@@ -125,11 +127,15 @@ class _Printer:
         self._committed_at = time.monotonic()
 
     def run(self) -> None:
-        while self._left != 0 and not self._at_end():
-            records = self._consumer.poll(POLL_RECORDS if self._left is None else min(self._left, POLL_RECORDS), POLL_SECONDS)
-            self._print(records)
-            if time.monotonic() - self._committed_at >= COMMIT_SECONDS:
-                self.commit()
+        with Interrupts() as interrupts:
+            while self._left != 0 and not self._at_end():
+                interrupts.waiting = True
+                records = self._consumer.poll(POLL_RECORDS if self._left is None else min(self._left, POLL_RECORDS), POLL_SECONDS)
+                interrupts.waiting = False
+                self._print(records)
+                if time.monotonic() - self._committed_at >= COMMIT_SECONDS:
+                    self.commit()
+                interrupts.check()
 
     def _at_end(self) -> bool:
         ends = self._ends

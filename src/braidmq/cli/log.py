@@ -223,13 +223,13 @@ def run_rebuild(args: argparse.Namespace) -> int:
     places = find_partitions(args.path)
     with _locked(data_dir_of(args.path)):
         for place in places:
-            for path in segment_paths(place.directory):
-                if os.path.getsize(path) == 0:
-                    continue
+            paths = [path for path in segment_paths(place.directory) if os.path.getsize(path)]
+            for path in paths:
                 if args.dry_run:
                     print(f"would write the index of {path}")
-                else:
-                    print(f"{path}: {rebuild_index(path)} entries")
+                    continue
+                entries = rebuild_index(path, newest=path == paths[-1])
+                print(f"{path}: skipped, it ends in an unfinished batch" if entries is None else f"{path}: {entries} entries")
     return Exit.OK
 
 

@@ -16,7 +16,6 @@ from typing import Final
 
 from braidmq import hot
 from braidmq.base.disk_real import RealDisk
-from braidmq.base.errors import BraidError
 from braidmq.hot import layout
 from braidmq.log.index import SparseIndex
 from braidmq.log.segment import INDEX_ENDING, LOG_ENDING, Segment
@@ -120,7 +119,7 @@ def inspect_segment(path: str, newest: bool) -> SegmentReport:
         report.records += header.records
         report.next_offset = header.next_offset
         end = item.position + header.length
-    report.index = _index_state(path, len(view), base)
+    report.index = _index_state(path, len(view))
     return report
 
 
@@ -133,7 +132,7 @@ def _torn(view: memoryview, position: int) -> bool:
     return header.magic == layout.MAGIC and header.length > rest
 
 
-def _index_state(path: str, size: int, base: int) -> str:
+def _index_state(path: str, size: int) -> str:
     index_path = path.removesuffix(LOG_ENDING) + INDEX_ENDING
     if not os.path.exists(index_path):
         return "missing"
@@ -154,12 +153,17 @@ def inspect_partition(directory: str) -> PartitionReport:
     return PartitionReport(directory, segments, faults)
 
 
-def rebuild_index(path: str) -> int:
-    """Write the index of a segment anew; returns its number of entries. Raises CORRUPT_LOG rather than index damage."""
-    disk = RealDisk()
-    segment = Segment(disk, os.path.dirname(path) or ".", base_offset_of(path), os.path.getsize(path))
+def rebuild_index(path: str, newest: bool) -> int | None:
+    """Write the index of a segment anew; returns its number of entries.
+
+    Damage raises CORRUPT_LOG rather than being indexed. A torn tail gives None: the broker removes it at its next start and makes
+    the index itself.
+    """
     view = mapped(path)
     position, reason = hot.verify_batches(view, 0, len(view))
+    if reason and newest and _torn(view, position):
+        return None
+    segment = Segment(RealDisk(), os.path.dirname(path) or ".", base_offset_of(path), len(view))
     if reason:
-        raise BraidError("CORRUPT_LOG", path=path, position=position, offset="unknown", reason=reason)
+        raise segment.damage(position, reason)
     return len(segment.rebuild_index())

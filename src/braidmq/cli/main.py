@@ -17,12 +17,11 @@ from braidmq.cli.exits import Exit, exit_for
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the answer is the exit status."""
-    from braidmq.cli.parser import build_parser
+    from braidmq.cli.parser import parse
 
     try:
-        parser = build_parser()
         try:
-            args = parser.parse_args(argv)
+            args = parse(argv)
         except SystemExit as ended:
             # argparse has printed the help, the version or what is wrong.
             return ended.code if isinstance(ended.code, int) else Exit.USAGE

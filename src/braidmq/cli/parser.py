@@ -7,6 +7,7 @@ broker, a client or numpy. A test holds that.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from braidmq import __version__
@@ -36,6 +37,23 @@ def build_parser() -> argparse.ArgumentParser:
     for module in (serve, topic, produce, consume, bench, log, config, completion, version):
         module.register(commands)
     return parser
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments of a command line; ends the program as argparse does when they make no sense.
+
+    A list of words at the end may be interrupted by options (`produce TOPIC --key k VALUE`). argparse gives such a list up at
+    the first option, so a command names the list in `rest`, and what argparse could not place is added to it.
+    """
+    parser = build_parser()
+    args, left = parser.parse_known_args(argv)
+    if not left:
+        return args
+    before, after = (left[: left.index("--")], left[left.index("--") + 1 :]) if "--" in left else (left, [])
+    if not hasattr(args, "rest") or any(word.startswith("-") and word != "-" for word in before):
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    getattr(args, args.rest).extend(before + after)
+    return args
 
 
 def add_output_option(parser: argparse.ArgumentParser) -> None:

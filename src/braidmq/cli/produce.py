@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from braidmq.base.errors import BraidError
 from braidmq.cli.connection import add_server_options, duration_option, open_client
 from braidmq.cli.exits import Exit, exit_for
+from braidmq.cli.interrupt import Interrupts
 from braidmq.cli.parser import Subparsers, add_output_option
 from braidmq.cli.terminal import Progress
 
@@ -57,7 +58,7 @@ def register(commands: Subparsers) -> None:
     parser.add_argument("--rate", metavar="N/s", help="messages a second at most, as 1000, 1000/s or 60/m")
     add_output_option(parser)
     add_server_options(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, rest="values")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,12 +86,17 @@ def run(args: argparse.Namespace) -> int:
         producer = client.producer(delivery_timeout_s=timeout_s)
         sender = _Sender(producer, args.topic, args.partition, headers, messages.total_of(args.values, args.whole_file))
         try:
-            for message in source:
-                if pace is not None:
-                    pace.wait()
-                sender.send(message)
-                if sender.fault is not None:
-                    break
+            with Interrupts() as interrupts:
+                interrupts.waiting = True
+                for message in source:
+                    if pace is not None:
+                        pace.wait()
+                    interrupts.waiting = False
+                    sender.send(message)
+                    if sender.fault is not None:
+                        break
+                    interrupts.waiting = True
+                    interrupts.check()
         except (BraidError, OSError) as fault:
             sender.fault = sender.fault or fault
         except KeyboardInterrupt:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from braidmq.client.models import Record
 
-FORMATS = ("text", "json", "raw")
-
 
 def formatter(name: str, show_key: bool, show_offset: bool) -> Callable[[Record], bytes]:
     """The function that turns a record into the bytes to print."""

@@ -38,7 +38,7 @@ def register(commands: Subparsers) -> None:
         "--partitions", type=int, default=PARTITIONS_DEFAULT, metavar="N", help=f"partitions of each topic [{PARTITIONS_DEFAULT}]"
     )
     add_server_options(create)
-    create.set_defaults(run=run_create)
+    create.set_defaults(run=run_create, rest="topics")
 
     about = "Show the partitions of a topic with their oldest and next offsets."
     info = group.add_parser("info", help=about, description=about)
@@ -54,7 +54,7 @@ def register(commands: Subparsers) -> None:
     rm.add_argument("-y", "--yes", action="store_true", help="do not ask")
     rm.add_argument("--if-exists", action="store_true", help="skip topics that do not exist")
     add_server_options(rm)
-    rm.set_defaults(run=run_rm)
+    rm.set_defaults(run=run_rm, rest="topics")
 
 
 def run_ls(args: argparse.Namespace) -> int:

@@ -10,11 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from braidmq.hot import pure as _chosen
-
-    _IMPLEMENTATION = "pure"
-elif os.environ.get("BRAID_PURE") == "1":
+if TYPE_CHECKING or os.environ.get("BRAID_PURE") == "1":
     from braidmq.hot import pure as _chosen
 
     _IMPLEMENTATION = "pure"

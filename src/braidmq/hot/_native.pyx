@@ -23,6 +23,9 @@ from libc.string cimport memcmp, memcpy, memset
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
 
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
+
 cdef extern from * nogil:
     """
     #include <stdint.h>
@@ -850,7 +853,7 @@ def scan_batches(buffer, Py_ssize_t start, Py_ssize_t stop, int64_t next_offset,
         PyBuffer_Release(&view)
 
 
-def verify_batches(buffer, Py_ssize_t start, Py_ssize_t stop):
+def verify_batches(buffer, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t until=PY_SSIZE_T_MAX):
     cdef Py_buffer view
     cdef const uint8_t* b
     cdef Py_ssize_t position = start
@@ -860,7 +863,7 @@ def verify_batches(buffer, Py_ssize_t start, Py_ssize_t stop):
         b = <const uint8_t*>view.buf
         if stop > view.len:
             stop = view.len
-        while position < stop:
+        while position < stop and position < until:
             fault = shape_fault(<const BatchHead*>(b + position), stop - position)
             if fault != NULL:
                 return position, fault.decode()

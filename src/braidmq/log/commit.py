@@ -13,7 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from braidmq import hot
 from braidmq.base import limits
@@ -23,6 +23,8 @@ from braidmq.base.errors import BraidError
 from braidmq.log.level import Level
 from braidmq.log.partition import PartitionLog
 from braidmq.log.segment import Segment
+
+_MANY_PARTITIONS: Final = 16
 
 Post = Callable[[Callable[[], None]], object]
 """Runs a function soon on the loop's thread."""
@@ -149,21 +151,32 @@ class GroupCommit:
         """Accumulators with new rows; `hot.parse_produce` appends to it."""
         self._cycle = Cycle()
         self._scheduled = False
+        self._extended = False
+        self._alone = False
         self._turn_ms = 0
         self.syncs_running = 0
         self.on_failure: Callable[[PartitionLog, BraidError], None] | None = None
 
     def now_ms(self) -> int:
         """The time of this turn: records of one batch and their answers carry the same."""
-        if not self._turn_ms:
+        if not self.dirty:
             self._turn_ms = self._clock.now_ms()
-            self._schedule()
         return self._turn_ms
 
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._call_soon(self.flush)
+            self._call_soon(self._end_of_turn)
+
+    def _end_of_turn(self) -> None:
+        if len(self.dirty) >= _MANY_PARTITIONS and not self._extended:
+            # Each partition costs a write; one more turn makes these writes larger when more is on its way.
+            self._extended = True
+            self._call_soon(self._end_of_turn)
+            return
+        self._extended = False
+        self._scheduled = False
+        self.flush()
 
     def touch(self, partition: PartitionLog) -> None:
         """Say that `partition` has something to write."""
@@ -175,15 +188,19 @@ class GroupCommit:
 
     def join(self, level: Level, callback: Callable[[Cycle], None]) -> None:
         """Be told when this turn's cycle has reached `level`."""
-        (self._cycle.after_sync if level >= Level.FSYNC else self._cycle.after_write).append(callback)
-        self._schedule()
+        cycle = self._cycle
+        (cycle.after_sync if level >= Level.FSYNC else cycle.after_write).append(callback)
+        if self._alone and not self._scheduled and len(self.dirty) == 1:
+            # Only one asked in the last turn, so nobody is likely to join this one: waiting for its end would gain nothing.
+            self.flush()
+        else:
+            self._schedule()
 
     def flush(self) -> None:
         """Write everything that came in, and start the sync it needs."""
-        self._scheduled = False
-        now_ms = self._turn_ms or self._clock.now_ms()
-        self._turn_ms = 0
+        now_ms = self.now_ms()
         cycle, self._cycle = self._cycle, Cycle()
+        self._alone = len(cycle.after_write) + len(cycle.after_sync) <= 1
         dirty = self.dirty[:]
         self.dirty.clear()
         for accumulator in dirty:

@@ -371,9 +371,10 @@ class PartitionLog:
                 if not warmed and segment.is_cold(position, likely):
                     return Cold(segment, position, likely)
                 for limit in (likely, stop):
-                    # The likely window may cut the first batch off; only with all of the segment in view is that damage.
-                    view, start = segment.window(position, limit)
-                    end, status = walk(view[: segment.verified_end(view, start, position)], start)
+                    # A copied window may cut the first batch off; only with all of the segment in view is that damage.
+                    view, start = segment.window(position, limit, stop)
+                    good = segment.verified_end(view, start, position, start + limit - position)
+                    end, status = walk(view[:good], start)
                     if end > start or status in (hot.LIMITED, hot.SPECIAL):
                         break
                 if status == hot.LIMITED:
@@ -391,7 +392,7 @@ class PartitionLog:
         if status == hot.SPECIAL:
             feature = "compression, encryption or expiry"
             return BraidError("FORMAT_UNSUPPORTED", path=segment.log_path, position=position, feature=feature)
-        view, start = segment.window(position, stop)
+        view, start = segment.window(position, stop, stop)
         _, reason = hot.verify_batches(view, start, len(view))
         return segment.damage(position, reason or "rows do not fit the batch")
 

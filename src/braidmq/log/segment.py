@@ -20,13 +20,14 @@ from braidmq.log.index import SparseIndex
 LOG_ENDING: Final = ".log"
 INDEX_ENDING: Final = ".idx"
 _REMAP_BYTES: Final = 1 * limits.MIB
+_WARM_AHEAD_BYTES: Final = 1 * limits.MIB
 _WARM_TAIL_BYTES: Final = 8 * limits.MIB
 """The newest bytes of a growing segment are in memory; asking the kernel about them would cost more than reading."""
 
 
 class Segment:
-    __slots__ = ("_disk", "_index", "_map", "_mapped", "_verified_from", "_verified_to", "base_offset", "created_ms", "file", "path",
-                 "sealed", "size")
+    __slots__ = ("_disk", "_index", "_map", "_mapped", "_verified_from", "_verified_to", "_warm_from", "_warm_to", "base_offset",
+                 "created_ms", "file", "path", "sealed", "size")
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size: int) -> None:
         self._disk = disk
@@ -42,6 +43,7 @@ class Segment:
         self._map: FileMap | None = None
         self._mapped = 0
         self._verified_from = self._verified_to = 0
+        self._warm_from = self._warm_to = 0
 
     @property
     def log_path(self) -> str:
@@ -133,16 +135,17 @@ class Segment:
     def first_timestamp(self) -> int:
         """Timestamp of the first batch, -1 for an empty segment."""
         if self.created_ms < 0 and self.size >= layout.HEADER_BYTES:
-            view, start = self.window(0, layout.HEADER_BYTES)
+            view, start = self.window(0, layout.HEADER_BYTES, layout.HEADER_BYTES)
             self.created_ms = layout.read_header(view, start).base_timestamp
         return self.created_ms
 
     # --- reading
 
-    def window(self, position: int, stop: int) -> tuple[memoryview, int]:
-        """A buffer that holds the bytes from `position` on (up to `stop`, or up to where the map ends), and where they begin.
+    def window(self, position: int, likely: int, stop: int) -> tuple[memoryview, int]:
+        """A buffer that holds the bytes from `position` on, and where they begin in it.
 
-        The caller asks again from where the window ended when it wants more.
+        Where the segment is mapped it reaches to `stop` or to the end of the map, which is the end of a batch. Bytes that are
+        not mapped yet are copied, and only up to `likely`; the caller asks again when it wants more.
         """
         if position >= self._mapped:
             unmapped = self.size - self._mapped
@@ -150,17 +153,26 @@ class Segment:
                 self._map = self._disk.map_file(self.log_path, self.size)
                 self._mapped = self.size
             else:
-                return memoryview(self.file.read_at(position, stop - position)), 0
+                return memoryview(self.file.read_at(position, likely - position)), 0
         assert self._map is not None
         return self._map.view[: min(stop, self._mapped)], position
 
     def is_cold(self, position: int, stop: int) -> bool:
         """Whether reading this range would wait for the disk."""
+        if self._warm_from <= position and stop <= self._warm_to:
+            return False
         if self.growing and position >= self.size - _WARM_TAIL_BYTES:
             return False
         if position >= self._mapped:
-            self.window(position, stop)
-        return self._map is not None and not self._map.resident(position, min(stop, self._mapped))
+            self.window(position, stop, stop)
+        if self._map is None:
+            return False
+        # One look ahead answers for the reads that follow; what is evicted meanwhile costs a page fault, nothing more.
+        ahead = min(max(stop, position + _WARM_AHEAD_BYTES), self._mapped)
+        if self._map.resident(position, ahead):
+            self._warm_from, self._warm_to = position, ahead
+            return False
+        return not self._map.resident(position, min(stop, self._mapped))
 
     def warm_up(self, position: int, stop: int) -> None:
         """Bring a cold range into memory; blocks. What came from the disk is checked anew."""
@@ -169,18 +181,17 @@ class Segment:
             file_map.prefault(position, min(stop, self._mapped))
             self._verified_from = self._verified_to = position
 
-    def verified_end(self, view: memoryview, start: int, position: int) -> int:
+    def verified_end(self, view: memoryview, start: int, position: int, until: int) -> int:
         """Up to where in `view` whole, undamaged batches lie, beginning at `start` (which is `position` of the file).
 
-        Only what was not checked before is checked now.
+        Only batches that begin before `until` and were not checked before are checked now.
         """
-        stop = len(view)
         known = start
         if self._verified_from <= position <= self._verified_to:
-            known = min(stop, start + self._verified_to - position)
-            if known == stop:
-                return stop
-        end, _ = hot.verify_batches(view, known, stop)
+            known = min(len(view), start + self._verified_to - position)
+            if known >= until:
+                return known
+        end, _ = hot.verify_batches(view, known, len(view), until)
         checked = position + end - start
         if known > start or position == self._verified_to:
             self._verified_to = max(self._verified_to, checked)
@@ -192,7 +203,7 @@ class Segment:
         """The error for bytes at `position` that are not what was written."""
         offset: int | str = "unknown"
         if self.size - position >= layout.HEADER_BYTES:
-            view, start = self.window(position, position + layout.HEADER_BYTES)
+            view, start = self.window(position, position + layout.HEADER_BYTES, position + layout.HEADER_BYTES)
             offset = layout.read_header(view, start).base_offset
         return BraidError("CORRUPT_LOG", path=self.log_path, position=position, offset=offset, reason=reason)
 

@@ -58,7 +58,8 @@ class BrokerServer:
                 self.addresses[_name_for(listen.scheme, self.addresses)] = address
         except OSError as fault:
             await self.stop()
-            raise BraidError("CONFIG_INVALID_VALUE", key="listen", origin="configuration", reason=f"{listen}: {fault.strerror}") from fault
+            reason = f"{listen}: {fault.strerror}"
+            raise BraidError("CONFIG_INVALID_VALUE", key="listen", origin="configuration", reason=reason) from fault
 
     async def stop(self) -> None:
         """Finish running requests, close the connections, make everything durable."""

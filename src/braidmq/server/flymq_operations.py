@@ -14,7 +14,7 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
-from braidmq.broker.broker import Broker
+from braidmq.broker.broker import Broker, StagedBatch
 from braidmq.log.partition import Batches, Cold, PartitionLog, Rows
 from braidmq.wire import flymq
 from braidmq.wire.flymq import Dialect, Op
@@ -60,11 +60,28 @@ async def produce(caller: Caller, request: flymq.Produce) -> Answer:
     )
 
 
+def stage_batch(caller: Caller, request: flymq.ProduceBatch) -> tuple[StagedBatch, Answer] | None:
+    """Take a batch in and say what to answer when it is durable; None when its topic must be created first."""
+    topic = caller.broker.topics.get(request.topic)
+    if topic is None:
+        return None
+    staged = caller.broker.stage_batch(topic, request.partition, request.batch)
+    log = staged.log
+    answer = flymq.BatchProduced(
+        topic.name, log.partition, staged.base_offset, staged.timestamp, staged.records, staged.duplicate
+    )
+    return staged, _respond(caller, request, answer)
+
+
 async def produce_batch(caller: Caller, request: flymq.ProduceBatch) -> Answer:
-    broker = caller.broker
-    topic = broker.topics.get(request.topic) or await broker.auto_create(request.topic, _partitions_of_new(caller))
-    partition, base, records, timestamp, duplicate = await broker.append_batch(topic, request.partition, request.batch)
-    return _respond(caller, request, flymq.BatchProduced(topic.name, partition, base, timestamp, records, duplicate))
+    """A PRODUCE_BATCH to a topic that does not exist yet."""
+    await caller.broker.auto_create(request.topic, _partitions_of_new(caller))
+    outcome = stage_batch(caller, request)
+    if outcome is None:
+        raise BraidError("TOPIC_NOT_FOUND", topic=request.topic)
+    staged, answer = outcome
+    await caller.broker.durable(staged.log, staged.base_offset + staged.records)
+    return answer
 
 
 def _partitions_of_new(caller: Caller) -> int | None:
@@ -131,7 +148,7 @@ def _fetched(caller: Caller, request: flymq.Fetch, rows: Rows) -> Answer:
     return [head + _U32.pack(rows.count), *rows.slices, _U64.pack(rows.next_offset)]
 
 
-async def fetch_batches(caller: Caller, request: flymq.FetchBatches) -> Answer:
+def fetch_batches(caller: Caller, request: flymq.FetchBatches) -> Outcome:
     log = caller.broker.partition(request.topic, request.partition, "PARTITION_NOT_FOUND")
     if not log.log_start <= request.offset <= log.high_watermark:
         raise BraidError(
@@ -139,13 +156,26 @@ async def fetch_batches(caller: Caller, request: flymq.FetchBatches) -> Answer:
             oldest=log.log_start, newest=log.high_watermark,
         )
     bytes_max = min(max(request.max_bytes, 1), limits.FETCH_BYTES_TARGET)
+    bytes_min = max(1, min(request.min_bytes, bytes_max))
+    read = log.read_batches(request.offset, bytes_max)
+    if isinstance(read, Cold) or (read.size < bytes_min and request.max_wait_ms):
+        return _fetch_batches_later(caller, request, log, bytes_max, bytes_min)
+    return _fetched_batches(caller, request, log, read)
+
+
+async def _fetch_batches_later(
+    caller: Caller, request: flymq.FetchBatches, log: PartitionLog, bytes_max: int, bytes_min: int
+) -> Answer:
     wait_s = min(request.max_wait_ms / 1000, limits.LONG_POLL_SECONDS_MAX)
-    read: Batches = await caller.broker.read_batches(log, request.offset, bytes_max, request.min_bytes, wait_s)
+    read = await caller.broker.read_batches(log, request.offset, bytes_max, bytes_min, wait_s)
     if log.removed:
         raise BraidError("TOPIC_NOT_FOUND", topic=request.topic)
-    body = flymq.encode_response(
-        request.op, flymq.FetchedBatches(request.topic, request.partition, log.high_watermark, log.log_start, b""), caller.dialect
-    )
+    return _fetched_batches(caller, request, log, read)
+
+
+def _fetched_batches(caller: Caller, request: flymq.FetchBatches, log: PartitionLog, read: Batches) -> Answer:
+    empty = flymq.FetchedBatches(request.topic, request.partition, log.high_watermark, log.log_start, b"")
+    body = flymq.encode_response(request.op, empty, caller.dialect)
     # The empty answer's last field is the length of the batches; announce the real one and send slices behind it.
     head = encode_header(request.op, len(body) - flymq.HEADER_BYTES + read.size) + body[flymq.HEADER_BYTES : -4]
     return [head + _U32.pack(read.size), *read.slices]

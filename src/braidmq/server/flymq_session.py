@@ -27,7 +27,7 @@ from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.log.commit import Cycle
 from braidmq.log.level import Level
-from braidmq.server.flymq_operations import OPERATIONS, Answer
+from braidmq.server.flymq_operations import OPERATIONS, Answer, stage_batch
 from braidmq.wire import flymq
 from braidmq.wire.flymq import Dialect, Op
 
@@ -45,16 +45,19 @@ logger = logging.getLogger("braidmq.flymq")
 class _Chunk:
     """Answers of one run of PRODUCE frames, due when their records are durable."""
 
-    __slots__ = ("answers", "done")
+    __slots__ = ("answers", "done", "size")
 
     def __init__(self, answers: bytes) -> None:
         self.answers = answers
+        self.size = len(answers)
         self.done = False
 
 
 class FlyMQSession(asyncio.BufferedProtocol):
-    __slots__ = ("_chunks", "_closing", "_front", "_held", "_listener", "_memberships", "_out", "_paused", "_read_paused", "_running",
-                 "_transport", "address", "broker", "dialect", "last_frame_at")
+    __slots__ = (
+        "_chunks", "_closing", "_due_bytes", "_front", "_held", "_listener", "_memberships", "_out", "_paused", "_read_paused",
+        "_resuming", "_running", "_transport", "address", "broker", "dialect", "last_frame_at",
+    )  # fmt: skip
 
     def __init__(self, listener: FlyMQListener) -> None:
         self._listener = listener
@@ -69,6 +72,9 @@ class FlyMQSession(asyncio.BufferedProtocol):
         """How many held bytes were put at the front of the shared buffer for the receive under way."""
         self._out: hot.ByteBuffer | None = None
         self._chunks: deque[_Chunk] = deque()
+        self._due_bytes = 0
+        """Size of the answers that wait for their records."""
+        self._resuming = False
         self._running: asyncio.Task[None] | None = None
         self._paused = False
         """The peer does not take its answers."""
@@ -134,7 +140,7 @@ class FlyMQSession(asyncio.BufferedProtocol):
 
     @property
     def _blocked(self) -> bool:
-        return self._running is not None or self._paused or self._closing
+        return self._running is not None or self._paused or self._closing or self._due_bytes > limits.WRITE_BUFFER_BYTES_HIGH
 
     @property
     def idle(self) -> bool:
@@ -196,6 +202,8 @@ class FlyMQSession(asyncio.BufferedProtocol):
         if end > stop:
             return position
         self._send_run()
+        if op == Op.PRODUCE_BATCH and self._stage_batch(flags, data[position + flymq.HEADER_BYTES : end]):
+            return end
         if self._chunks:
             # Earlier records are not answered yet; `_chunk_done` comes back to this frame.
             return position
@@ -208,8 +216,15 @@ class FlyMQSession(asyncio.BufferedProtocol):
             self._read_paused = True
             self._transport.pause_reading()
 
+    def _resume_soon(self) -> None:
+        """Go on in the next turn: the caller may be in the middle of a parse or a commit."""
+        if not self._resuming:
+            self._resuming = True
+            asyncio.get_running_loop().call_soon(self._resume)
+
     def _resume(self) -> None:
         """Go on with what was held while something else was under way."""
+        self._resuming = False
         if self._blocked:
             return
         if self._held:
@@ -226,24 +241,57 @@ class FlyMQSession(asyncio.BufferedProtocol):
         if out is None or not len(out):
             return
         level = Level(out.level)
-        chunk = _Chunk(out.take())
-        self._chunks.append(chunk)
+        chunk = self._due(out.take())
         # At level `none` nobody waits for the disk either, but a FETCH behind the run must still find its records.
         self.broker.commit.join(level, lambda cycle: self._chunk_done(chunk, cycle, level))
 
     def _chunk_done(self, chunk: _Chunk, cycle: Cycle, level: Level) -> None:
-        chunk.done = True
         if cycle.failures and level is not Level.NONE:
             chunk.answers = self._with_failures(chunk.answers, cycle)
+        self._settle(chunk)
+
+    def _stage_batch(self, flags: int, payload: memoryview) -> bool:
+        """Take a PRODUCE_BATCH into this turn's commit, as a run of PRODUCE is; False when it has to go the general way."""
+        try:
+            request, _ = flymq.decode_request(Op.PRODUCE_BATCH, flymq.unpack_payload(flags, payload), self.dialect)
+            assert isinstance(request, flymq.ProduceBatch)
+            outcome = stage_batch(self, request)
+        except BraidError as error:
+            self._settle(self._due(self._error(error)))
+            return True
+        if outcome is None:
+            return False
+        self.last_frame_at = self._listener.now
+        staged, answer = outcome
+        chunk = self._due(b"".join(answer))
+
+        def durable(error: BraidError | None) -> None:
+            if error is not None:
+                chunk.answers = self._error(error)
+            self._settle(chunk)
+
+        staged.when_durable(durable)
+        return True
+
+    def _due(self, answers: bytes) -> _Chunk:
+        chunk = _Chunk(answers)
+        self._chunks.append(chunk)
+        self._due_bytes += len(answers)
+        return chunk
+
+    def _settle(self, chunk: _Chunk) -> None:
+        """Let the answers out that are ready, in the order of their requests."""
+        chunk.done = True
         chunks = self._chunks
         # Topics of different levels may finish out of turn; answers may not.
         while chunks and chunks[0].done:
-            self._write([chunks.popleft().answers])
-        if not chunks:
-            if self._held:
-                self._resume()
-            if self._listener.stopping:
-                self.close_when_idle()
+            ready = chunks.popleft()
+            self._due_bytes -= ready.size
+            self._write([ready.answers])
+        if not chunks and self._listener.stopping:
+            self.close_when_idle()
+        if self._held or self._read_paused:
+            self._resume_soon()
 
     def _with_failures(self, answers: bytes, cycle: Cycle) -> bytes:
         """The same answers, with an error in place of each record whose partition failed."""

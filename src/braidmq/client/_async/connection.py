@@ -12,7 +12,6 @@ stream or bytes that are no frame break the connection for everyone: what was in
 from __future__ import annotations
 
 import logging
-import ssl
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -47,19 +46,24 @@ class _Turn:
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
         self.frames: list[Frame] = []
-        self.ready = backend.Signal()
+        self.ready: backend.Signal | None = None
+        """Set when it is up to this caller to read; the one who found nobody reading needs no signal."""
         self.abandoned = False
+
+    def wake(self) -> None:
+        if self.ready is not None:
+            self.ready.set()
 
 
 class Connection:
-    def __init__(self, stream: backend.Stream, server: Address) -> None:
+    def __init__(self, stream: backend.Stream, server: Address, tls: bool) -> None:
         self.server = server
+        self._tls = tls
+        self._answered = False
         self._stream = stream
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
         self._fault: BraidError | None = None
-        self.refused = False
-        """Whether the server broke the TLS session off, for which trying again is no cure."""
         self._mutex = backend.Mutex()
         self._send_lock = backend.Lock()
         self._line: deque[_Turn] = deque()
@@ -69,6 +73,11 @@ class Connection:
     @property
     def broken(self) -> bool:
         return self._fault is not None
+
+    @property
+    def refused(self) -> bool:
+        """Whether a server took the TLS session and then broke it off without a word, as one does that wants a certificate."""
+        return self.broken and self._tls and not self._answered
 
     @property
     def load(self) -> int:
@@ -106,7 +115,6 @@ class Connection:
             except TimeoutError:
                 return None
             except OSError as fault:
-                self.refused = isinstance(fault, ssl.SSLError)
                 raise self._break(str(fault)) from None
             if not data:
                 raise self._break("the server closed it")
@@ -115,6 +123,7 @@ class Connection:
             except BraidError as fault:
                 raise self._break(f"the server sent no FlyMQ ({fault.text})") from None
             if self._frames:
+                self._answered = True
                 if log.isEnabledFor(logging.DEBUG):
                     for frame in self._frames:
                         dump_frame("<-", self.server, frame.op, frame.payload)
@@ -132,9 +141,9 @@ class Connection:
         turn = _Turn(len(frames))
         try:
             async with self._send_lock:
-                leads = self._join(turn)
+                self._join(turn)
                 await self.send(frames, timeout_s)
-            if not leads:
+            if turn.ready is not None:
                 if not await turn.ready.wait(deadline_s - time.monotonic()):
                     raise self._late(timeout_s)
                 if self._fault is not None:
@@ -152,15 +161,15 @@ class Connection:
             self._leave(turn)
         return turn.frames
 
-    def _join(self, turn: _Turn) -> bool:
-        """Get in line; whether nobody reads, so that it is up to the caller."""
+    def _join(self, turn: _Turn) -> None:
+        """Get in line. Where nobody reads, it is up to the newcomer."""
         with self._mutex:
             if self._fault is not None:
                 raise self._fault
             self._line.append(turn)
-            leads = not self._led
+            if self._led:
+                turn.ready = backend.Signal()
             self._led = True
-            return leads
 
     def _leave(self, turn: _Turn) -> None:
         """Make place for the next in line, who reads from now on."""
@@ -173,19 +182,21 @@ class Connection:
             if heir is None:
                 self._led = False
             else:
-                heir.ready.set()
+                heir.wake()
 
     def _late(self, timeout_s: float) -> BraidError:
         self._break("an answer took too long")
-        return BraidError("TIMED_OUT", what=f"the answer of {self.server}", seconds=timeout_s)
+        return BraidError("TIMED_OUT", what=f"the answer of {self.server}", seconds=round(timeout_s, 3))
 
     def _break(self, reason: str) -> BraidError:
         """The connection is of no use any more; everyone who waits hears why."""
+        if self._tls and not self._answered:
+            reason += "; the server may want a client certificate"
         with self._mutex:
             if self._fault is None:
                 self._fault = BraidError("CONNECTION_LOST", server=self.server, reason=reason)
             for turn in self._line:
-                turn.ready.set()
+                turn.wake()
         self._stream.abort()
         return self._fault
 
@@ -200,7 +211,7 @@ class Connection:
             if self._fault is None:
                 self._fault = BraidError("CONNECTION_LOST", server=self.server, reason="it was closed on this side")
             for turn in self._line:
-                turn.ready.set()
+                turn.wake()
         await self._stream.close()
 
 

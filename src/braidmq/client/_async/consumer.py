@@ -238,7 +238,7 @@ class Consumer:
             for _ in self._records:
                 pass
             self._current = None
-        self._fetcher_of[part].room.set()
+        self._fetcher_of[part].interrupt()
 
     async def seek_to_beginning(self, topic: str | None = None, partition: int | None = None) -> None:
         """Go on at the oldest record: of one partition, one topic, or everything."""

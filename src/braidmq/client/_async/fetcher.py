@@ -47,6 +47,8 @@ class Fetcher:
         self._arrived = arrived
         self._stop = backend.Signal()
         self._connection: Connection | None = None
+        self._asking = False
+        self._interrupted = False
         self._shared_wait_ms = 1
         self._pause_s = POLL_SECONDS_FIRST
 
@@ -66,11 +68,22 @@ class Fetcher:
                 await self._disconnect()
                 if self._stop.is_set():
                     break
+                if self._interrupted:
+                    self._interrupted = False
+                    continue
                 log.debug("fetching failed: %s", fault)
                 if fault.code != "CONNECTION_LOST":
                     self._report(None, 0, fault)
                 await self._stop.wait(backoff.next())
         await self._disconnect()
+
+    def interrupt(self) -> None:
+        """A position changed: an answer that is waited for at the server is not wanted any more, and a new connection is sooner."""
+        self.room.set()
+        connection = self._connection
+        if self._asking and connection is not None:
+            self._interrupted = True
+            connection.abort()
 
     def stop(self) -> None:
         """End soon; a waiting fetch is cut off."""
@@ -105,6 +118,21 @@ class Fetcher:
             else:
                 requests.append(Fetch(part.topic, part.partition, offset, self._settings.max_poll_records))
         timeout_s = self._settings.timeout_s + wait_ms / 1000
+        self._asking = True
+        try:
+            found = await self._exchange(connection, requests, asked, timeout_s)
+        finally:
+            self._asking = False
+        await self._rest(found, batches, len(asked))
+
+    async def _exchange(
+        self,
+        connection: Connection,
+        requests: list[Request],
+        asked: list[tuple[PartitionState, int, int]],
+        timeout_s: float,
+    ) -> bool:
+        """Send the questions, take the answers; whether anything came."""
         await connection.send([encode(request) for request in requests], timeout_s)
         found = False
         out_of_range: list[tuple[PartitionState, int, int]] = []
@@ -127,7 +155,7 @@ class Fetcher:
                     self._report(part, generation, fault)
         for part, generation, offset in out_of_range:
             await self._clamp(connection, part, generation, offset)
-        await self._rest(found, batches, len(asked))
+        return found
 
     def _wait_ms(self, sharing: int) -> int:
         if sharing == 1:

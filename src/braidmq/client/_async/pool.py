@@ -21,6 +21,9 @@ from .dialer import Dialer
 MOMENT_S: Final = 0.001
 """The least time a step gets when the whole has run out of it, so that the step itself says what took too long."""
 
+REFUSALS_MAX: Final = 3
+"""So often in a row a server may break off a TLS session at once, which a restart explains, before it is taken at its word."""
+
 
 class Pool:
     def __init__(self, dialer: Dialer, size: int) -> None:
@@ -39,12 +42,14 @@ class Pool:
         """Send requests, return their answers. With `again` a lost connection is replaced and the requests repeated."""
         deadline_s = time.monotonic() + timeout_s
         backoff = self._dialer.backoff()
+        refusals = 0
         while True:
             connection = await self._acquire(max(MOMENT_S, deadline_s - time.monotonic()), alone)
             try:
                 return await connection.call(frames, max(MOMENT_S, deadline_s - time.monotonic()))
             except BraidError as fault:
-                hopeless = fault.code != "CONNECTION_LOST" or connection.refused or self._closed
+                refusals = refusals + 1 if connection.refused else 0
+                hopeless = fault.code != "CONNECTION_LOST" or refusals == REFUSALS_MAX or self._closed
                 pause_s = min(backoff.next(), deadline_s - time.monotonic())
                 if hopeless or not again or pause_s <= 0:
                     raise

@@ -410,7 +410,7 @@ class Producer:
     async def _keep_connection(self) -> None:
         """Connect whenever there is something to send, and read answers until the connection breaks."""
         backoff = self._dialer.backoff()
-        while True:
+        while not self._stop.is_set():
             await self._work.wait()
             if self._stop.is_set():
                 return

@@ -66,4 +66,4 @@ class Dialer:
         name = self._settings.tls_server_name or server.host
         stream = backend.Stream.connect(server.host, server.port, self._context if tls else None, name, timeout_s)
         log.debug("connected to %s%s", server, " with TLS" if tls else "")
-        return Connection(stream, server)
+        return Connection(stream, server, tls)
