@@ -71,6 +71,20 @@ def scratch_directory(root: Path) -> Iterator[Path]:
         os.sync()
 
 
+def touch_memory(root: Path, size_bytes: int) -> None:
+    """Write and delete a file of that size (at most a quarter of the free memory).
+
+    A virtual machine may have given free memory back to its host and then pays for every page at first touch, ten times
+    what the write itself costs. Whoever ran first after a pause would look slow.
+    """
+    available = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
+    left = min(size_bytes, int(available.split()[1]) * 1024 // 4)
+    chunk = bytes(1 << 20)
+    with tempfile.TemporaryFile(dir=root, buffering=0) as file:
+        while left > 0:
+            left -= file.write(chunk)
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """A running server under test."""

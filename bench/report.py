@@ -31,6 +31,10 @@ def _ratio(value: float | None, rule: str = "") -> str:
     return f"{sign}{value:.2f}"
 
 
+def _busy(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%} busy"
+
+
 def _columns(lines: list[list[str]]) -> list[str]:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
@@ -50,16 +54,16 @@ def table(rows: list[Row]) -> str:
 def entrants(outcomes: list[Outcome]) -> str:
     """Everybody who took part, peers too, with their own figures."""
     metrics = (("messages_per_s", "/s"), ("p50_us", "us"), ("p99_us", "us"))
-    lines = [["scenario", "entrant", "best", "median", "p50", "p99", "CPU us/msg", "RSS", "generator"]]
+    lines = [["scenario", "entrant", "best", "median", "p50", "p99", "CPU us/msg", "server", "generator", "RSS"]]
     for outcome in outcomes:
         for label in outcome.runs:
             best = {metric: figure(outcome.best(label, metric), unit) for metric, unit in metrics}
             cpu = outcome.best(label, "server_cpu_us_per_message")
-            busy = outcome.median(label, "generator_cpu_share")
             lines.append([
                 outcome.scenario, label, best["messages_per_s"], figure(outcome.median(label, "messages_per_s"), "/s"),
                 best["p50_us"], best["p99_us"], "-" if cpu is None else f"{cpu:.3f}",
-                figure(outcome.median(label, "server_rss_bytes"), "MB"), "-" if busy is None else f"{busy:.0%} busy",
+                _busy(outcome.median(label, "server_cpu_share")), _busy(outcome.median(label, "generator_cpu_share")),
+                figure(outcome.median(label, "server_rss_bytes"), "MB"),
             ])  # fmt: skip
     return "\n".join(_columns(lines))
 

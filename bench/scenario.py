@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from peers.programs import PeerMissing
-from processes import RunFailed, Server, scratch_directory
+from processes import RunFailed, Server, scratch_directory, touch_memory
 from results import Measured, Outcome, Row
 from settings import Settings
 
@@ -73,6 +73,7 @@ def run(scenario: Scenario, settings: Settings, say: Callable[[str], None]) -> O
                 continue
             try:
                 with scratch_directory(settings.data_root) as directory, entrant.start(directory) as server:
+                    touch_memory(directory, settings.touched_bytes)
                     measured = entrant.work(server, settings)
             except PeerMissing as missing:
                 outcome.absent[entrant.label] = str(missing)
@@ -93,7 +94,8 @@ def summary(measured: Measured) -> str:
     shown = {
         "messages_per_s": "{:,.0f} messages/s", "produce_per_s": "{:,.0f} produced/s", "consume_per_s": "{:,.0f} consumed/s",
         "p50_us": "p50 {:.1f} us", "p99_us": "p99 {:.1f} us", "fetch_cpu_us": "fetch {:.3f} us CPU/message",
-        "server_cpu_us_per_message": "{:.3f} us CPU/message", "generator_cpu_share": "generator {:.0%} busy",
+        "server_cpu_us_per_message": "{:.3f} us CPU/message", "server_cpu_share": "server {:.0%} busy",
+        "generator_cpu_share": "generator {:.0%} busy",
         "server_rss_bytes": "{:,.0f} bytes RSS",
     }  # fmt: skip
     return ", ".join(text.format(measured[name]) for name, text in shown.items() if name in measured)

@@ -198,6 +198,7 @@ LATENCY = Scenario(
     [
         Comparison("latency p50", BRAID_OS, "p50_us", "us", C_ECHO, asked=1.5, aim=1.2, rule="at most"),
         Comparison("latency p99 / p50", BRAID_OS, "p99_over_p50", "x", "its own p50", number=1, asked=3, rule="at most"),
+        Comparison("latency p99", BRAID_OS, "p99_us", "us", C_ECHO),
         Comparison("latency p50 fsync", BRAID_FSYNC, "p50_us", "us"),
     ],
 )

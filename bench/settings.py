@@ -27,6 +27,9 @@ class Settings:
     data_root: Path = BUILD / "data"
     """Where servers keep their data during a run: on a disk, not in memory, or the figures for fsync mean nothing."""
 
+    touched_bytes: int = 3 << 30
+    """Page cache that is written and freed again just before each run; see `processes.touch_memory`."""
+
     def timing(self) -> dict[str, float]:
         """The generator's flags for a timed run."""
         return {"warmup": self.warmup_s, "duration": self.duration_s}
@@ -40,5 +43,5 @@ def quick(settings: Settings) -> Settings:
     """Seconds instead of minutes: to see that everything runs, and roughly how fast."""
     return Settings(
         repeats=1, warmup_s=0.4, duration_s=1.0, connections=settings.connections, window=settings.window, pure=settings.pure,
-        quick=True, data_root=settings.data_root,
+        quick=True, data_root=settings.data_root, touched_bytes=1 << 30,
     )  # fmt: skip

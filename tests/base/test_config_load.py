@@ -246,7 +246,7 @@ def test_a_flymq_file(tmp_path: Path) -> None:
         "peers": [],
         "log_json": False,
         "security": {"tls_enabled": True, "tls_cert_file": "/c", "tls_key_file": "/k", "tls_ca_file": ""},
-        "auth": {"enabled": True},
+        "auth": {"enabled": False, "user_file": "/u"},
         "schema": {"enabled": False},
         "partition": {"default_partitions": 2},
         "performance": {"acks": "none"},
@@ -256,7 +256,7 @@ def test_a_flymq_file(tmp_path: Path) -> None:
     assert config.listen == (Listen("flymqs", "127.0.0.1", 7000, "auto"),)
     assert (config.data_dir, config.tls_cert_file, config.tls_key_file, config.tls_ca_file) == ("/d", "/c", "/k", None)
     assert (config.default_partitions, config.durability, config.log_format) == (2, "none", "text")
-    assert len(config.warnings) == 1 and "auth.enabled" in config.warnings[0]
+    assert len(config.warnings) == 1 and "auth.user_file" in config.warnings[0]
 
 
 def test_our_key_wins_over_the_alias_in_one_file_whatever_their_order(tmp_path: Path) -> None:
@@ -277,7 +277,21 @@ def test_flymq_tls_switch() -> None:
 
 
 def test_flymq_features_this_version_lacks_warn_only_when_asked_for() -> None:
-    asked = load_config({}, {"FLYMQ_AUTH_ENABLED": "true", "FLYMQ_PEERS": "a:1", "FLYMQ_GRPC_TLS_CERT_FILE": "/x"})
+    asked = load_config({}, {"FLYMQ_AUTH_USER_FILE": "/u", "FLYMQ_PEERS": "a:1", "FLYMQ_GRPC_TLS_CERT_FILE": "/x"})
     assert asked == Config() and len(asked.warnings) == 3
     assert all(re.search(r"FLYMQ_\w+ is ignored", warning) for warning in asked.warnings)
     assert load_config({}, {"FLYMQ_AUTH_ENABLED": "false", "FLYMQ_CLUSTER_ADDR": ""}).warnings == ()
+
+
+@pytest.mark.parametrize("name", ["FLYMQ_AUTH_ENABLED", "FLYMQ_ENCRYPTION_ENABLED"])
+def test_a_protection_this_version_lacks_is_refused_not_ignored(name: str) -> None:
+    with pytest.raises(BraidError, match="CONFIG_INVALID_VALUE.*does not have"):
+        load_config({}, {name: "true"})
+    assert load_config({}, {name: "false"}).warnings == ()
+
+
+def test_a_protection_in_a_flymq_file_is_refused_too(tmp_path: Path) -> None:
+    file = tmp_path / "flymq.json"
+    file.write_text(json.dumps({"security": {"encryption_enabled": True}}))
+    with pytest.raises(BraidError, match=r"security\.encryption_enabled"):
+        load_config({}, {}, str(file))

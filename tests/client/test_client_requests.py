@@ -19,6 +19,9 @@ def test_topics_come_and_go(server: str, topic: str) -> None:
         async with connect(server) as client:
             await client.create_topic(topic, 4)
             await client.create_topic(topic, 9)
+            await client.create_topic(topic + "/own", 1, {"durability": "none"})
+            with pytest.raises(BraidError, match="durability"):
+                await client.create_topic(topic + "/wrong", 1, {"durability": "perhaps"})
             assert topic in await client.list_topics()
             info = await client.metadata(topic)
             assert [(part.partition, part.oldest, part.newest) for part in info.partitions] == [(n, 0, 0) for n in range(4)]

@@ -11,6 +11,7 @@ import pytest
 from relay import Relay
 from running_broker import StartBroker
 
+from braidmq import hot
 from braidmq.client import BraidError, Client, Record, TopicPartition, connect, sync
 from braidmq.client.inbox import Chunk, Inbox, PartitionState
 from braidmq.client.reading import record_maker
@@ -361,15 +362,15 @@ def test_prefetch_is_bounded_for_each_partition() -> None:
     for part in parts:
         inbox.add(part)
     assert inbox.fetch_bytes == 1 << 18
-    inbox.deliver(Chunk(parts[0], 0, [], 10, 1 << 18))
+    inbox.deliver(Chunk(parts[0], 0, 0, 10, bytes(1 << 18)))
     assert inbox.wanting(parts) == parts
-    inbox.deliver(Chunk(parts[0], 0, [], 20, 1 << 18))
+    inbox.deliver(Chunk(parts[0], 0, 10, 20, bytes(1 << 18)))
     assert inbox.wanting(parts) == [parts[1]]
     chunk = inbox.take()
     assert chunk is not None and chunk.next_offset == 10
     assert inbox.wanting(parts) == parts
     inbox.seek(parts[0], 3)
-    inbox.deliver(Chunk(parts[0], 0, [], 30, 1))
+    inbox.deliver(Chunk(parts[0], 0, 20, 30))
     assert parts[0].fetch_offset == 3, "an answer from before the seek is void"
     assert inbox.take() is None, "and so is what was buffered"
     fault = BraidError("TOPIC_NOT_FOUND", topic="t")
@@ -378,3 +379,19 @@ def test_prefetch_is_bounded_for_each_partition() -> None:
     with pytest.raises(BraidError, match="TOPIC_NOT_FOUND"):
         inbox.take()
     assert inbox.wanting(parts) == parts
+
+
+def test_a_chunk_is_read_in_pieces_of_whole_batches() -> None:
+    batches = []
+    for base_offset in range(0, 100, 10):
+        batch = hot.encode_batch([None] * 10, [b"%d" % (base_offset + n) + bytes(4000) for n in range(10)])
+        batches.append(bytes(hot.stamp_batch(batch, base_offset, 0, 7)))
+    part = PartitionState("t", 0, 5, record_maker("t", 0, None))
+    chunk = Chunk(part, 0, 5, 100, b"".join(batches))
+    pieces = []
+    while piece := chunk.read():
+        pieces.append(piece)
+        assert chunk.offset == piece[-1].offset + 1
+    assert len(pieces) == 4, "three batches of 40 kB fit a piece"
+    assert [record.offset for piece in pieces for record in piece] == list(range(5, 100))
+    assert chunk.read() == []

@@ -212,6 +212,51 @@ def test_flush_raises_only_what_nobody_has_seen(server: str, topic: str) -> None
         producer.flush()
 
 
+def test_threads_share_a_producer(server: str, topic: str) -> None:
+    with sync.connect(server) as client:
+        client.create_topic(topic, 2)
+        with client.producer(batch_bytes=2048, linger_ms=1, buffer_bytes=65536) as producer:
+
+            def work(name: int) -> None:
+                for number in range(2000):
+                    producer.send(topic, b"%d %d" % (name, number), partition=name % 2)
+
+            threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            producer.flush()
+        assert client.metadata(topic).records == 8000
+        with client.consumer(topic) as consumer:
+            read: list[Record] = []
+            while len(read) < 8000:
+                read += consumer.poll(timeout_s=10)
+        for name in range(4):
+            mine = [int(record.value.split()[1]) for record in read if record.value.startswith(b"%d " % name)]
+            assert mine == list(range(2000)), "each thread's records, once and in order"
+
+
+def test_closing_the_client_closes_what_it_made(server: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with connect(server) as client:
+            await client.create_topic(topic, 1)
+            failing, working = client.producer(linger_ms=60_000), client.producer(linger_ms=60_000)
+            consumer = client.consumer(topic, group="g")
+            await failing.send(topic + "/gone", b"x")
+            delivery = await working.send(topic, b"x")
+            await client.delete_topic(topic + "/gone")
+            await client.create_topic(topic + "/gone", 1)
+            await failing.send(topic + "/gone", b"x", partition=2)
+            await consumer.start()
+            with pytest.raises(BraidError, match="PARTITION_NOT_FOUND"):
+                await client.close()
+            assert (await delivery).offset == 0
+            assert failing.closed and working.closed and consumer.closed
+
+    asyncio.run(scenario())
+
+
 # --- lost connections and restarts
 
 

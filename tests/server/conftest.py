@@ -8,6 +8,7 @@ import pytest
 from flymq_peer import LISTENERS, Peer
 from running_broker import RunningBroker
 
+
 def _standing(path_factory: pytest.TempPathFactory, env: dict[str, str]) -> Iterator[RunningBroker]:
     flags = (*LISTENERS, "--durability", "os", "--retention-interval", "0.05s")
     broker = RunningBroker(path_factory.mktemp("standing") / "data", flags, env)

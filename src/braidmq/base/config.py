@@ -17,10 +17,12 @@ from braidmq.base.config_flymq import (
     ALIASES,
     TLS_ENABLED_ENV,
     TLS_ENABLED_JSON,
+    Absent,
     absent_key,
     absent_variable,
     asks_for_nothing,
     flymq_boolean,
+    switches_on_protection,
 )
 from braidmq.base.config_kinds import nearest
 from braidmq.base.config_listen import Listen, parse_listen
@@ -71,8 +73,7 @@ class _Loader:
                 if absent is None:
                     suggestion = nearest(key, [*BY_KEY, *aliases])
                     raise BraidError("CONFIG_UNKNOWN_KEY", key=key, origin=str(origin), suggestion=suggestion)
-                if not asks_for_nothing(key, value):
-                    self._warnings.append(f"{key} in {path} is ignored: this version does not have {absent.feature}")
+                self._note_absent(absent, key, value, origin)
         for key, value in found.items():
             if key in BY_KEY:
                 self._set(BY_KEY[key], value, origin, key)
@@ -93,8 +94,16 @@ class _Loader:
                 if name not in OTHER_VARIABLES and not name.startswith(CLIENT_PREFIX):
                     suggestion = nearest(name, [*by_name, *OTHER_VARIABLES])
                     raise BraidError("CONFIG_UNKNOWN_KEY", key=name, origin="the environment", suggestion=suggestion)
-            elif (absent := absent_variable(name)) is not None and not asks_for_nothing(name, value):
-                self._warnings.append(f"{name} is ignored: this version does not have {absent.feature}")
+            elif (absent := absent_variable(name)) is not None:
+                self._note_absent(absent, name, value, Origin("environment", name))
+
+    def _note_absent(self, absent: Absent, name: str, value: object, origin: Origin) -> None:
+        if switches_on_protection(absent, name, value):
+            reason = f"this version does not have {absent.feature}, and will not run without it where it was asked for"
+            raise BraidError("CONFIG_INVALID_VALUE", key=name, origin=str(origin), reason=reason)
+        if not asks_for_nothing(name, value):
+            where = f" in {origin.name}" if origin.source == "file" else ""
+            self._warnings.append(f"{name}{where} is ignored: this version does not have {absent.feature}")
 
     def take_flags(self, flags: Mapping[str, object]) -> None:
         for key, value in flags.items():

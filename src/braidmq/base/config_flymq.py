@@ -1,7 +1,8 @@
 """The published FlyMQ server's settings, for people who bring its environment or its JSON file along.
 
 Three things can happen to one of its names. It *maps*: the value is translated and given to a setting of ours. It *belongs to
-a feature this version does not have*: the broker starts without it, and says so. It is unknown: in a file that is an
+a feature this version does not have*: the broker starts without it, and says so; where the feature protects data, such as
+encryption, switching it on is refused, because starting without it would be a lie. It is unknown: in a file that is an
 error as for any key; in the environment it is left alone, because `FLYMQ_*` is not our namespace.
 """
 
@@ -83,6 +84,8 @@ class Absent:
     json: tuple[str, ...]
     """Dotted keys; one that ends in a dot covers the whole group."""
     env: tuple[str, ...]
+    protects: bool = False
+    """Whether somebody who switches it on must not be served without it."""
 
 
 def _front_end(name: str) -> tuple[str, ...]:
@@ -107,9 +110,9 @@ ABSENT: Final = (
             "FLYMQ_REBALANCE_THRESHOLD",
         ),
     ),
-    Absent("encryption at rest", ("security.encryption_enabled",), ("FLYMQ_ENCRYPTION_ENABLED", "FLYMQ_ENCRYPTION_KEY")),
+    Absent("encryption at rest", ("security.encryption_enabled",), ("FLYMQ_ENCRYPTION_ENABLED", "FLYMQ_ENCRYPTION_KEY"), True),
     Absent(
-        "authentication, so every client may do everything",
+        "authentication",
         ("auth.",),
         (
             "FLYMQ_AUTH_ENABLED",
@@ -119,6 +122,7 @@ ABSENT: Final = (
             "FLYMQ_AUTH_ADMIN_USERNAME",
             "FLYMQ_AUTH_ADMIN_PASSWORD",
         ),
+        True,
     ),
     Absent("schemas", ("schema.",), ("FLYMQ_SCHEMA_ENABLED", "FLYMQ_SCHEMA_VALIDATION", "FLYMQ_SCHEMA_REGISTRY_DIR")),
     Absent("dead-letter topics", ("dlq.",), ("FLYMQ_DLQ_ENABLED", "FLYMQ_DLQ_MAX_RETRIES", "FLYMQ_DLQ_RETRY_DELAY")),
@@ -161,6 +165,11 @@ def absent_key(key: str) -> Absent | None:
         if any(key == known or (known.endswith(".") and key.startswith(known)) for known in row.json):
             return row
     return None
+
+
+def switches_on_protection(row: Absent, name: str, value: object) -> bool:
+    """Whether `name` asks for a protection that this version cannot give."""
+    return row.protects and name.lower().endswith("enabled") and flymq_boolean(value)
 
 
 def asks_for_nothing(name: str, value: object) -> bool:

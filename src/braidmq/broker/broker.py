@@ -61,10 +61,7 @@ class StagedBatch:
     duplicate: bool
 
     def when_durable(self, callback: Callable[[BraidError | None], None]) -> None:
-        if self.log.settings.level == Level.NONE:
-            callback(None)
-        else:
-            self.log.when_visible(self.base_offset + self.records, callback)
+        _when_durable(self.log, self.base_offset + self.records, callback)
 
 
 class Broker:
@@ -87,6 +84,7 @@ class Broker:
         self._metadata: Journal
         self._offsets: Journal
         self._housekeeping: list[asyncio.Task[None]] = []
+        self._deletions: set[asyncio.Task[bool]] = set()
 
     # --- start and stop
 
@@ -127,7 +125,7 @@ class Broker:
         """Make everything durable and say so; afterwards a start reads nothing."""
         for task in self._housekeeping:
             task.cancel()
-        await asyncio.gather(*self._housekeeping, return_exceptions=True)
+        await asyncio.gather(*self._housekeeping, *self._deletions, return_exceptions=True)
         self.commit.flush()
         # Acks of the last cycles are posted to the loop before the syncer ends, so they go out before we go on.
         await self._loop.run_in_executor(None, self.commit.close)
@@ -197,6 +195,13 @@ class Broker:
         check_topic(name)
         if self.topics.get(name) is None:
             return False
+        # Whoever asked may go away meanwhile; a topic that is gone for readers has to be gone for producers and on disk too.
+        deletion = asyncio.create_task(self._delete_topic(name))
+        self._deletions.add(deletion)
+        deletion.add_done_callback(self._deletions.discard)
+        return await asyncio.shield(deletion)
+
+    async def _delete_topic(self, name: str) -> bool:
         gone: Topic | None = await self._metadata.submit(self.topics.delete(name))
         if gone is None:
             return False
@@ -250,8 +255,6 @@ class Broker:
 
     async def durable(self, log: PartitionLog, end_offset: int) -> None:
         """Wait until everything below `end_offset` is as durable as its topic promises."""
-        if log.settings.level == Level.NONE:
-            return
         waiting: asyncio.Future[None] = self._loop.create_future()
 
         def told(error: BraidError | None) -> None:
@@ -261,7 +264,7 @@ class Broker:
                 else:
                     waiting.set_exception(error)
 
-        log.when_visible(end_offset, told)
+        _when_durable(log, end_offset, told)
         await waiting
 
     # --- producing, for everything but the hot path
@@ -274,7 +277,7 @@ class Broker:
         log = self._log(topic, partition)
         log.check_writable()
         timestamp = self.commit.now_ms()
-        if log.pending_bytes + len(value) > limits.FLUSH_BYTES_TARGET:
+        if log.pending_bytes + len(key) + len(value) > limits.FLUSH_BYTES_TARGET:
             self.commit.flush()
             timestamp = self.commit.now_ms()
         offset = log.accumulator.append(key or None, value)
@@ -308,7 +311,8 @@ class Broker:
     async def finish_rows(self, log: PartitionLog, cold: Cold, offset: int, records_max: int, bytes_max: int) -> Rows:
         """Read rows that were cold at first."""
         await self.warm(cold)
-        rows = log.read_rows(offset, records_max, bytes_max, warmed=True)
+        # Retention may have moved on meanwhile.
+        rows = log.read_rows(max(offset, log.log_start), records_max, bytes_max, warmed=True)
         assert not isinstance(rows, Cold)
         return rows
 
@@ -324,9 +328,12 @@ class Broker:
                 read = log.read_batches(offset, bytes_max, warmed=True)
                 assert not isinstance(read, Cold)
             left = deadline - self._loop.time()
-            if read.size >= bytes_min or left <= 0 or log.removed:
+            # More that does not fit any more is no reason to wait: the answer cannot grow.
+            full = read.size > 0 and read.next_offset < log.high_watermark
+            if read.size >= bytes_min or full or left <= 0 or log.removed:
                 return read
             await self._tail_moved(log, left)
+            offset = max(offset, log.log_start)
 
     async def _tail_moved(self, log: PartitionLog, timeout_s: float) -> None:
         moved: asyncio.Future[None] = self._loop.create_future()
@@ -343,14 +350,15 @@ class Broker:
         matches = compile_filter(text)
         deadline = self._loop.time() + limits.FILTER_SCAN_SECONDS_MAX
         result = Rows([], 0, 0, offset)
-        while result.count < records_max and result.size < limits.FETCH_BYTES_TARGET:
+        while True:
+            result.next_offset = max(result.next_offset, log.log_start)
             rows = log.read_rows(result.next_offset, _FILTER_STEP_RECORDS, limits.FETCH_BYTES_TARGET)
             if isinstance(rows, Cold):
                 rows = await self.finish_rows(log, rows, result.next_offset, _FILTER_STEP_RECORDS, limits.FETCH_BYTES_TARGET)
             if rows.count == 0:
                 break
-            await self._loop.run_in_executor(self._io, partial(_keep_matching, rows, matches, result, records_max))
-            if self._loop.time() >= deadline:
+            room_left = await self._loop.run_in_executor(self._io, partial(_keep_matching, rows, matches, result, records_max))
+            if not room_left or self._loop.time() >= deadline:
                 break
         return result
 
@@ -385,8 +393,8 @@ class Broker:
         return self.store.report.document()
 
 
-def _keep_matching(rows: Rows, matches: Callable[[bytes | None, bytes], bool], result: Rows, records_max: int) -> None:
-    """Move matching rows from `rows` to `result`, up to its limits."""
+def _keep_matching(rows: Rows, matches: Callable[[bytes | None, bytes], bool], result: Rows, records_max: int) -> bool:
+    """Move matching rows from `rows` to `result`, up to its limits; returns whether it can take more."""
     for part in rows.slices:
         view = memoryview(part)
         at = 0
@@ -396,15 +404,29 @@ def _keep_matching(rows: Rows, matches: Callable[[bytes | None, bytes], bool], r
             value_size = int.from_bytes(view[value_at - 4 : value_at], "big")
             end = value_at + value_size + 8
             key = bytes(view[at + 4 : at + 4 + key_size]) if key_size else None
-            result.next_offset = int.from_bytes(view[end - 8 : end], "big") + 1
+            offset = int.from_bytes(view[end - 8 : end], "big")
+            result.next_offset = offset + 1
             if matches(key, bytes(view[value_at : value_at + value_size])):
+                if result.count and result.size + end - at > limits.FETCH_BYTES_TARGET:
+                    # It would not fit a frame behind the others; it is the first of the next answer.
+                    result.next_offset = offset
+                    return False
                 result.slices.append(view[at:end])
                 result.size += end - at
                 result.count += 1
                 if result.count >= records_max or result.size >= limits.FETCH_BYTES_TARGET:
-                    return
+                    return False
             at = end
     result.next_offset = rows.next_offset
+    return True
+
+
+def _when_durable(log: PartitionLog, end_offset: int, callback: Callable[[BraidError | None], None]) -> None:
+    """Call back when everything below `end_offset` is as durable as its topic promises, or never will be.
+
+    At level `none` a failure is not reported, but the answer follows the write all the same: a read behind it finds the record.
+    """
+    log.when_visible(end_offset, callback if log.settings.level != Level.NONE else lambda _: callback(None))
 
 
 def _log_failure(partition: PartitionLog, error: BraidError) -> None:

@@ -73,6 +73,8 @@ class GroupTable:
         group = self._groups.get((topic_id, name))
         if group is not None:
             group.members.pop(member, None)
+            if not group.members and not group.offsets:
+                del self._groups[topic_id, name]
 
     def committed(self, topic_id: int, name: str, partition: int) -> int | None:
         group = self._groups.get((topic_id, name))

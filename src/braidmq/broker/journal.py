@@ -50,6 +50,8 @@ class Journal:
     async def submit(self, command: list[Any]) -> Any:
         """Make `command` durable, apply it, and return what the state machine answers (or raise what it raises)."""
         self._log.check_writable()
+        if self._log.pending_bytes > limits.FLUSH_BYTES_TARGET:
+            self._commit.flush()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         payload = json.dumps(command, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
         offset = self._log.accumulator.append(None, payload)
@@ -82,6 +84,11 @@ class Journal:
                 "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied,
                 reason=f"the journal begins at {log.log_start}, after its snapshot",
             )
+        if log.high_watermark < self._applied:
+            raise BraidError(
+                "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied,
+                reason=f"the journal ends at {log.high_watermark}, before its snapshot",
+            )
         replayed = 0
         while self._applied < log.high_watermark:
             read = log.read_batches(self._applied, _READ_BYTES, warmed=True)
@@ -95,6 +102,10 @@ class Journal:
                 except BraidError:
                     # It was refused when it was first applied, and is refused again for the same reason.
                     logger.debug("a refused command was replayed")
+            if following == self._applied:
+                raise BraidError(
+                    "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied, reason="commands are missing from the journal"
+                )
             replayed += len(payloads)
             self._applied = following
         return replayed
@@ -128,6 +139,8 @@ class Journal:
         body = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
         directory = self._log.directory
         self._disk.make_directory(directory)
+        # A snapshot must not know more than the log: offsets would begin below it after a loss of power.
+        self._disk.sync_files(self._log.unsynced_files())
         self._disk.replace_file(f"{directory}/{_SNAPSHOT_PREFIX}{offset:020d}.json", b"%08x\n" % hot.crc32c(body) + body)
         previous, self._snapshot_at = self._snapshot_at, offset
         for name in self._disk.list_directory(directory):

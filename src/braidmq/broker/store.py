@@ -48,6 +48,7 @@ class LogStore:
             disk.make_directory(self.data_dir)
             self._lock = disk.lock(f"{self.data_dir}/LOCK")
             self._check_format()
+            disk.make_directory(f"{self.data_dir}/topics")
             checkpoint = Checkpoint.load(disk, f"{self.data_dir}/checkpoint")
             self.report.clean = disk.exists(f"{self.data_dir}/CLEAN") or not disk.exists(f"{self.data_dir}/internal")
             disk.remove_file(f"{self.data_dir}/CLEAN")
@@ -75,6 +76,8 @@ class LogStore:
         checkpoint = self.checkpoint()
         for log in self._open.values():
             log.close()
+            for name in sorted(log.take_names_to_sync()):
+                self._disk.sync_directory(name)
         self._save(checkpoint)
         self._disk.write_file(f"{self.data_dir}/CLEAN", b"")
         self._disk.sync_directory(self.data_dir)
@@ -117,9 +120,9 @@ class LogStore:
     def partitions_on_disk(self) -> Iterable[tuple[int, list[int]]]:
         """(topic id, its partitions that have a directory), in order."""
         for name in self._disk.list_directory(f"{self.data_dir}/topics"):
-            if name.isdigit():
+            if name.isdecimal():
                 found = self._disk.list_directory(f"{self.data_dir}/topics/{name}")
-                yield int(name), sorted(int(partition) for partition in found if partition.isdigit())
+                yield int(name), sorted(int(partition) for partition in found if partition.isdecimal())
 
     def remove_topic(self, topic_id: int, partitions: int) -> None:
         """Remove every file of a topic that is deleted."""
@@ -133,7 +136,7 @@ class LogStore:
         self._disk.remove_tree(f"{self.data_dir}/topics/{topic_id}")
 
     def remove_leftovers(self, is_live: Callable[[int], bool], next_id: int) -> None:
-        """Remove directories of topics deleted just before a crash; report those that nothing explains."""
+        """Remove directories of topics deleted just before a crash; keep those that nothing explains, out of the way."""
         for topic_id, _ in list(self.partitions_on_disk()):
             if is_live(topic_id):
                 continue
@@ -141,8 +144,21 @@ class LogStore:
                 logger.info("removing the files of deleted topic %d", topic_id)
                 self._disk.remove_tree(f"{self.data_dir}/topics/{topic_id}")
             else:
-                logger.warning("directory topics/%d belongs to no topic; left alone", topic_id)
-                self.report.unexplained.append(f"topics/{topic_id}")
+                # Its number will be given to a topic that is yet to come, which must not find somebody else's records there.
+                kept = self._set_aside(topic_id)
+                logger.warning("directory topics/%d belongs to no topic; kept as %s", topic_id, kept)
+        for name in self._disk.list_directory(f"{self.data_dir}/topics"):
+            if not name.isdecimal():
+                self.report.unexplained.append(f"topics/{name}")
+
+    def _set_aside(self, topic_id: int) -> str:
+        number = 0
+        while self._disk.exists(f"{self.data_dir}/topics/unexplained-{topic_id}-{number}"):
+            number += 1
+        kept = f"topics/unexplained-{topic_id}-{number}"
+        self._disk.rename(f"{self.data_dir}/topics/{topic_id}", f"{self.data_dir}/{kept}")
+        self._disk.sync_directory(f"{self.data_dir}/topics")
+        return kept
 
     # --- checkpoints
 
@@ -170,8 +186,13 @@ class LogStore:
 
     def save(self, checkpoint: Checkpoint, files: set[AppendFile]) -> None:
         """Sync, then write the checkpoint. Blocks: call it off the loop."""
-        self._disk.sync_files(files)
-        self._save(checkpoint)
+        try:
+            self._disk.sync_files(files)
+            self._save(checkpoint)
+        except OSError:
+            # Nothing counts as saved, so that the next checkpoint and the stop sync these files again.
+            self._saved.clear()
+            raise
 
     def _save(self, checkpoint: Checkpoint) -> None:
         checkpoint.save(self._disk, f"{self.data_dir}/checkpoint")

@@ -85,9 +85,9 @@ class TopicTable:
 
     # --- commands
 
-    @staticmethod
-    def create(name: str, partitions: int, now_ms: int, properties: Mapping[str, str]) -> list[Any]:
-        return ["create", name, partitions, now_ms, dict(properties)]
+    def create(self, name: str, partitions: int, now_ms: int, properties: Mapping[str, str]) -> list[Any]:
+        """The command carries the limit of its day: a replay under another one must decide as it was decided then."""
+        return ["create", name, partitions, now_ms, dict(properties), self._topics_max]
 
     @staticmethod
     def delete(name: str) -> list[Any]:
@@ -96,12 +96,12 @@ class TopicTable:
     def apply(self, command: list[Any]) -> Topic | None:
         """Carry out one command. `create` returns the topic, new or as it was; `delete` the topic that is gone, if any."""
         match command:
-            case ["create", str(name), int(partitions), int(created_ms), dict(properties)]:
+            case ["create", str(name), int(partitions), int(created_ms), dict(properties), int(topics_max)]:
                 known = self._by_name.get(name)
                 if known is not None:
                     return known
-                if len(self._by_name) >= self._topics_max:
-                    raise BraidError("TOPIC_LIMIT", limit=self._topics_max)
+                if len(self._by_name) >= topics_max:
+                    raise BraidError("TOPIC_LIMIT", limit=topics_max)
                 return self._insert(Topic(name, self.next_id, partitions, created_ms, properties))
             case ["delete", str(name)]:
                 gone = self._by_name.pop(name, None)

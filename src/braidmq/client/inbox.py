@@ -14,13 +14,17 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from braidmq import hot
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import KIB
 from braidmq.client.models import Record, TopicPartition
-from braidmq.client.reading import MakeRecord
+from braidmq.client.reading import MakeRecord, read_batches
 
 PARTITION_BYTES_MIN: Final = 64 * KIB
 """Prefetch of a partition when there are so many that an even share would be less."""
+
+PIECE_BYTES: Final = 128 * KIB
+"""So much is turned into records at a time: enough to make the step cheap, few enough objects that nobody has to collect them."""
 
 
 class PartitionState:
@@ -46,16 +50,51 @@ class PartitionState:
 
 
 class Chunk:
-    """Records of one fetch."""
+    """What one fetch brought. It stays as bytes, which are compact, until its records are wanted, piece by piece."""
 
-    __slots__ = ("generation", "next_offset", "part", "records", "size_bytes")
+    __slots__ = ("_at", "_data", "_records", "generation", "next_offset", "offset", "part", "size_bytes")
 
-    def __init__(self, part: PartitionState, generation: int, records: list[Record], next_offset: int, size_bytes: int) -> None:
+    def __init__(
+        self,
+        part: PartitionState,
+        generation: int,
+        offset: int,
+        next_offset: int,
+        data: bytes = b"",
+        records: list[Record] | None = None,
+        size_bytes: int = 0,
+    ) -> None:
         self.part = part
         self.generation = generation
-        self.records = records
+        self.offset = offset
+        """Where the next piece begins."""
         self.next_offset = next_offset
-        self.size_bytes = size_bytes
+        """Where the fetch after this one begins."""
+        self.size_bytes = size_bytes or len(data)
+        self._data = data
+        self._at = 0
+        self._records = records
+
+    @property
+    def current(self) -> bool:
+        """Whether no seek has made it void."""
+        return self.generation == self.part.generation
+
+    def read(self) -> list[Record]:
+        """The records of the next piece; none at the end. Raises what is wrong with the data."""
+        if self._records is not None:
+            records, self._records = self._records, []
+            self.offset = self.next_offset
+            return records
+        records = []
+        while not records and self.offset < self.next_offset:
+            begin, end, after, _ = hot.span_batches(self._data, self._at, len(self._data), self.offset, PIECE_BYTES)
+            records, self.offset = read_batches(memoryview(self._data)[begin:end], self.offset, self.part.make)
+            if records and self.offset < after:
+                self._at = begin
+            else:
+                self._at, self.offset = end, after
+        return records
 
 
 class Inbox:
@@ -87,7 +126,7 @@ class Inbox:
 
     def deliver(self, chunk: Chunk) -> None:
         part = chunk.part
-        if chunk.generation != part.generation:
+        if not chunk.current:
             return
         part.fetch_offset = chunk.next_offset
         part.buffered_bytes += chunk.size_bytes
@@ -110,7 +149,7 @@ class Inbox:
         """The next chunk, in order of arrival. Raises a fault when nothing that came before it is left."""
         while self._chunks:
             chunk = self._chunks.popleft()
-            if chunk.generation == chunk.part.generation:
+            if chunk.current:
                 chunk.part.buffered_bytes -= chunk.size_bytes
                 return chunk
         for part in self.parts.values():

@@ -31,7 +31,7 @@ def record_maker(topic: str, partition: int, cipher: ValueCipher | None) -> Make
     return make
 
 
-def read_batches(data: bytes, from_offset: int, make: MakeRecord, limit: int = ALL) -> tuple[list[Record], int]:
+def read_batches(data: bytes | memoryview, from_offset: int, make: MakeRecord, limit: int = ALL) -> tuple[list[Record], int]:
     """The records of whole batches from an offset on, and the offset that comes next.
 
     Records before one that does not decrypt are returned; asked to begin with that one, the call raises.

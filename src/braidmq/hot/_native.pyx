@@ -22,6 +22,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.hot import layout
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
@@ -199,6 +200,7 @@ cdef uint32_t NO_ATTRS = 0xFFFFFFFF
 cdef uint32_t BATCH_RECORDS_MAX = limits.BATCH_RECORDS_MAX
 cdef uint64_t BATCH_BYTES_MAX = limits.BATCH_BYTES_MAX
 cdef Py_ssize_t RECORD_BYTES_MAX = limits.RECORD_BYTES_MAX
+cdef uint64_t OFFSET_MAX = layout.OFFSET_MAX
 cdef uint64_t FLUSH_BYTES_TARGET = limits.FLUSH_BYTES_TARGET
 
 
@@ -471,6 +473,8 @@ cdef class Accumulator:
             attrs_size = len(self.attrs)
         total = padded(head_size + self.rows_size + attrs_size)
         pad = total - (head_size + self.rows_size + attrs_size)
+        if total > <Py_ssize_t>BATCH_BYTES_MAX:
+            raise BraidError("INVALID_BATCH", reason=f"{total} bytes are over the limit of {BATCH_BYTES_MAX}")
         head = PyBytes_FromStringAndSize(NULL, head_size)
         h = <uint8_t*>PyBytes_AS_STRING(head)
         p = h + HEADER_BYTES
@@ -658,6 +662,7 @@ def parse_produce(buffer, Py_ssize_t start, Py_ssize_t stop, RouteTable routes n
     cdef uint32_t length, key_size, value_size
     cdef int32_t partition
     cdef int count = 0, status = 0
+    cdef bint in_turn
     cdef Route route = None
     cdef Accumulator accumulator
     cdef void* found
@@ -706,6 +711,7 @@ def parse_produce(buffer, Py_ssize_t start, Py_ssize_t stop, RouteTable routes n
                 partitions = len(route.accumulators)
                 if route.level > out.level:
                     out.level = route.level
+            in_turn = False
             if partition < 0:
                 if partitions == 1:
                     partition = 0
@@ -713,7 +719,7 @@ def parse_produce(buffer, Py_ssize_t start, Py_ssize_t stop, RouteTable routes n
                     partition = <int32_t>(fnv(b + key_at + 4, key_size) % <uint32_t>partitions)
                 else:
                     partition = <int32_t>(route.counter % <uint64_t>partitions)
-                    route.counter += 1
+                    in_turn = True
             elif partition >= partitions:
                 break
             accumulator = <Accumulator>route.accumulators[partition]
@@ -723,11 +729,11 @@ def parse_produce(buffer, Py_ssize_t start, Py_ssize_t stop, RouteTable routes n
             if accumulator.count and (accumulator.rows_size + row_bytes > <Py_ssize_t>FLUSH_BYTES_TARGET
                                       or accumulator.count >= BATCH_RECORDS_MAX):
                 status = IN_FULL
-                if be32(b + row_end) == <uint32_t>0xFFFFFFFF and not key_size and partitions > 1:
-                    route.counter -= 1
                 break
             accumulator.room(row_bytes + 8)
             reply = out.reserve(38 + name_size)
+            if in_turn:
+                route.counter += 1
             if not accumulator.dirty:
                 accumulator.dirty = True
                 dirty.append(accumulator)
@@ -789,6 +795,8 @@ cdef const char* shape_fault(const BatchHead* head, Py_ssize_t available) noexce
         return "unknown flags"
     if head.count == 0 or head.count > BATCH_RECORDS_MAX:
         return "impossible record count"
+    if head.base_offset > <uint64_t>OFFSET_MAX:
+        return "impossible offset"
     if head.rows_at != HEADER_BYTES + columns_bytes(head.count, head.flags):
         return "columns do not fit the record count"
     if head.attrs_at < head.rows_at or head.plain_length < head.attrs_at:
@@ -1064,6 +1072,8 @@ def encode_batch(list keys not None, list values not None, list attrs=None, int6
     cdef Py_buffer view
     if n == 0 or n > BATCH_RECORDS_MAX or len(keys) != n or (attrs is not None and len(attrs) != n):
         raise BraidError("INVALID_BATCH", reason="impossible record count")
+    if not (-1 <= producer_id and -1 <= producer_epoch <= 0x7FFF and -1 <= base_sequence <= 0x7FFFFFFF):
+        raise BraidError("INVALID_BATCH", reason="impossible producer id, epoch or sequence")
     for i in range(n):
         rows += 16 + len(values[i])
         if keys[i] is not None:

@@ -51,6 +51,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from braidmq.base import limits
+
 MAGIC: Final = 0x31445242  # "BRD1" read as a little-endian u32
 VERSION: Final = 1
 CHECKSUM_CRC32C: Final = 1
@@ -68,6 +70,8 @@ FLAGS_KNOWN: Final = 0x007F
 FLAGS_OPAQUE: Final = FLAG_COMPRESSED | FLAG_ENCRYPTED
 """With one of these the rows cannot be read where they lie."""
 
+OFFSET_MAX: Final = (1 << 63) - 1 - limits.BATCH_RECORDS_MAX
+"""Sums of an offset and a record count never leave 63 bits."""
 NO_ATTRS: Final = 0xFFFFFFFF
 NO_PRODUCER: Final = -1
 

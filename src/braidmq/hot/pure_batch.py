@@ -80,6 +80,8 @@ def shape_fault(data: Buffer, position: int, stop: int) -> str:
         return "unknown flags"
     if not 0 < head.records <= limits.BATCH_RECORDS_MAX:
         return "impossible record count"
+    if head.base_offset > layout.OFFSET_MAX:
+        return "impossible offset"
     if head.rows_at != layout.HEADER_BYTES + layout.columns_bytes(head.records, head.flags):
         return "columns do not fit the record count"
     if head.attrs_at < head.rows_at or head.plain_length < head.attrs_at:
@@ -101,6 +103,8 @@ def encode_batch(
     n = len(values)
     if not 0 < n <= limits.BATCH_RECORDS_MAX or len(keys) != n or (attrs is not None and len(attrs) != n):
         raise BraidError("INVALID_BATCH", reason="impossible record count")
+    if not (-1 <= producer_id < 1 << 63 and -1 <= producer_epoch <= 0x7FFF and -1 <= base_sequence <= 0x7FFFFFFF):
+        raise BraidError("INVALID_BATCH", reason="impossible producer id, epoch or sequence")
     rows = bytearray()
     positions: list[int] = []
     for i in range(n):
@@ -158,9 +162,10 @@ def stamp_batch(data: Buffer, base_offset: int, leader_epoch: int, timestamp: in
     rows_size = head.attrs_at - head.rows_at
     wrong = np.flatnonzero((positions != ends - sizes) | (ends > rows_size))
     octets = np.frombuffer(view, np.uint8)
-    if not len(wrong):
-        at = positions + head.rows_at
-        wrong = np.flatnonzero((_be32(octets, at) != keys) | (_be32(octets, at + 4 + keys) != values))
+    within = int(wrong[0]) if len(wrong) else n
+    at = positions[:within] + head.rows_at
+    differs = (_be32(octets, at) != keys[:within]) | (_be32(octets, at + 4 + keys[:within]) != values[:within])
+    wrong = np.append(np.flatnonzero(differs), wrong[:1])
     if len(wrong):
         raise BraidError("INVALID_BATCH", reason=f"row {wrong[0]} does not fit its columns")
     if int(ends[-1]) != rows_size:

@@ -185,11 +185,13 @@ def reorder_rows(slices: Sequence[Buffer], size: int) -> bytes:
             if value_size > left - 16 - key_size:
                 raise BraidError("INVALID_BATCH", reason="a row runs past its batch")
             body = 8 + key_size + value_size
+            if len(out) + body + 8 > size:
+                raise BraidError("INVALID_BATCH", reason="rows are larger than announced")
             out += data[at + body : at + body + 8]
             out += data[at : at + body]
             at += body + 8
     if len(out) != size:
-        raise BraidError("INVALID_BATCH", reason=f"rows are {'larger' if len(out) > size else 'smaller'} than announced")
+        raise BraidError("INVALID_BATCH", reason="rows are smaller than announced")
     return bytes(out)
 
 

@@ -59,21 +59,34 @@ class SyncJob:
     def run(self, disk: Disk) -> None:
         """Sync everything; a failure is noted for each file it may concern."""
         try:
-            if len(self.files) + len(self.names) > limits.SYNC_FILES_ONE_BY_ONE_MAX:
-                disk.sync_files(self.files)
-            else:
-                for file in self.files:
-                    try:
-                        file.sync()
-                    except OSError as fault:
-                        self.failed[file] = fault
+            if len(self.files) + len(self.names) <= limits.SYNC_FILES_ONE_BY_ONE_MAX or not self._sync_together(disk):
+                self._sync_each()
             for name in sorted(self.names):
-                disk.sync_directory(name)
-        except FileNotFoundError:
-            # A topic was deleted under the sync; its waiters learn that from the partition itself.
-            return
+                try:
+                    disk.sync_directory(name)
+                except FileNotFoundError:
+                    # A topic was deleted under the sync; the names of all others are still to be synced.
+                    continue
         except OSError as fault:
             self.failed = dict.fromkeys(self.files, fault)
+
+    def _sync_together(self, disk: Disk) -> bool:
+        """Sync many files the cheapest way; False when one of them is gone and each has to be asked."""
+        try:
+            disk.sync_files(self.files)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _sync_each(self) -> None:
+        for file in self.files:
+            try:
+                file.sync()
+            except FileNotFoundError:
+                # Retention or the deletion of a topic took it: what is gone needs no sync.
+                continue
+            except OSError as fault:
+                self.failed[file] = fault
 
 
 class Syncer(Protocol):
@@ -182,6 +195,7 @@ class GroupCommit:
         """Say that `partition` has something to write."""
         accumulator = partition.accumulator
         if not accumulator.dirty:
+            self.now_ms()
             accumulator.dirty = True
             self.dirty.append(accumulator)
         self._schedule()
@@ -232,6 +246,9 @@ class GroupCommit:
     def _synced(self, cycle: Cycle, job: SyncJob) -> None:
         self.syncs_running -= 1
         for partition, end, segment, position, files in cycle.synced:
+            if partition.removed:
+                cycle.failures[partition] = BraidError("TOPIC_NOT_FOUND", topic=partition.topic)
+                continue
             fault = next((job.failed[file] for file in files if file in job.failed), None)
             if fault is None and partition.failure is None:
                 partition.advance(end, segment, position)

@@ -133,6 +133,8 @@ class PartitionLog:
         stamped = hot.stamp_batch(data, accumulator.next_offset, self.leader_epoch, now_ms)
         head = layout.read_header(stamped)
         if head.producer_id >= 0:
+            if head.producer_epoch < 0 or head.base_sequence < 0:
+                raise BraidError("INVALID_BATCH", reason="a producer id without epoch and sequence")
             known = self.producers.find_duplicate(head.producer_id, head.producer_epoch, head.base_sequence, head.records)
             if known is not None:
                 return known[0], head.records, known[1], True
@@ -213,12 +215,15 @@ class PartitionLog:
             if active.size == 0 or (active.size + incoming <= self.settings.segment_bytes and not self._is_old(active, now_ms)):
                 return active
             if active.file is not None:
-                # The closing segment is synced with the batch that follows it; its index may be lost at no cost.
+                if self.settings.level >= Level.FSYNC:
+                    # Were the next segment to outlive the end of this one, a loss of power would leave a hole in the log.
+                    active.file.sync()
+                    self._disk.sync_directory(self.directory)
+                # At any level it is synced with the batch that follows it; its index may be lost at no cost.
                 files.append(active.file)
         else:
             self._disk.make_directory(self.directory, durable=False)
-            topic_directory = self.directory.rpartition("/")[0]
-            self._names_to_sync.update((topic_directory.rpartition("/")[0], topic_directory))
+            self.distrust_names()
         segment = Segment(self._disk, self.directory, base_offset, 0)
         segment.open_for_append()
         if self.segments:
@@ -231,6 +236,11 @@ class PartitionLog:
     def _is_old(self, segment: Segment, now_ms: int) -> bool:
         age_ms = self.settings.segment_age_ms
         return age_ms > 0 and now_ms - segment.first_timestamp >= age_ms
+
+    def distrust_names(self) -> None:
+        """Nobody knows whether the way to the partition's files would survive the loss of power: sync it with the next write."""
+        topic_directory = self.directory.rpartition("/")[0]
+        self._names_to_sync.update((topic_directory.rpartition("/")[0], topic_directory, self.directory))
 
     def take_names_to_sync(self) -> set[str]:
         """Directories whose new names must be synced before an ack at level `fsync`."""
@@ -324,6 +334,9 @@ class PartitionLog:
             slices, size, count, next_offset, end, status = hot.collect_rows(
                 view, start, len(view), result.next_offset, records_max - result.count, bytes_max - result.size
             )
+            if result.count and size > bytes_max - result.size:
+                # Only the first row of an answer may be larger than asked for.
+                return start, hot.LIMITED
             result.slices += slices
             result.size += size
             result.count += count
@@ -362,6 +375,12 @@ class PartitionLog:
         """
         if result.next_offset >= self.high_watermark or not self.segments:
             return None
+        if result.next_offset < self.log_start:
+            # Retention may have moved on while a cold range was brought in.
+            raise BraidError(
+                "OFFSET_OUT_OF_RANGE", offset=result.next_offset, topic=self.topic, partition=self.partition,
+                oldest=self.log_start, newest=self.high_watermark,
+            )
         number, position = self._place_of(result.next_offset)
         while number < len(self.segments):
             segment = self.segments[number]
@@ -382,19 +401,19 @@ class PartitionLog:
                 if end == start:
                     if result.size:
                         return None
-                    raise self._unreadable(segment, position, stop, status)
+                    raise self._unreadable(segment, position, stop, status, result.next_offset)
                 position += end - start
             number += 1
             position = 0
         return None
 
-    def _unreadable(self, segment: Segment, position: int, stop: int, status: int) -> BraidError:
+    def _unreadable(self, segment: Segment, position: int, stop: int, status: int, offset: int) -> BraidError:
         if status == hot.SPECIAL:
             feature = "compression, encryption or expiry"
             return BraidError("FORMAT_UNSUPPORTED", path=segment.log_path, position=position, feature=feature)
         view, start = segment.window(position, stop, stop)
         _, reason = hot.verify_batches(view, start, len(view))
-        return segment.damage(position, reason or "rows do not fit the batch")
+        return segment.damage(position, reason or "rows do not fit the batch", offset)
 
     # --- keeping house
 
@@ -410,7 +429,9 @@ class PartitionLog:
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             if following.base_offset > self.high_watermark:
                 break
-            too_old = settings.retention_age_ms and now_ms - segment.index.max_timestamp > settings.retention_age_ms
+            newest_ms = segment.index.max_timestamp
+            # A damaged segment may have no timestamp to tell; that does not make it old.
+            too_old = settings.retention_age_ms and 0 <= newest_ms < now_ms - settings.retention_age_ms
             if excess < segment.size and not too_old:
                 break
             excess -= segment.size
@@ -431,6 +452,9 @@ class PartitionLog:
         return True
 
     def drop_segments(self, expired: list[Segment]) -> None:
+        if expired:
+            # The name of the segment that stays is where the offsets go on after a loss of power.
+            self._disk.sync_directory(self.directory)
         for segment in expired:
             assert segment is self.segments[0] and len(self.segments) > 1
             del self.segments[0], self._bases[0]
@@ -442,6 +466,7 @@ class PartitionLog:
         self.removed = True
         self.accumulator.writable = False
         self._take_back()
+        self.log_start = self.log_end = self.high_watermark = 0
         self._fail_waiters(BraidError("TOPIC_NOT_FOUND", topic=self.topic))
         for wake in list(self._tails.values()):
             wake()
@@ -449,7 +474,6 @@ class PartitionLog:
             if segment.file is not None:
                 segment.file.close()
         self.segments, self._bases = [], []
-        self.log_start = self.log_end = self.high_watermark = 0
         self._disk.remove_tree(self.directory)
 
     def close(self) -> None:
@@ -468,4 +492,5 @@ class PartitionLog:
 
 def segment_bases(disk: Disk, directory: str) -> list[int]:
     """First offsets of the segments in a partition's directory, in order."""
-    return sorted(int(name[: -len(LOG_ENDING)]) for name in disk.list_directory(directory) if name.endswith(LOG_ENDING))
+    names = (name.removesuffix(LOG_ENDING) for name in disk.list_directory(directory) if name.endswith(LOG_ENDING))
+    return sorted(int(name) for name in names if len(name) == 20 and name.isascii() and name.isdigit())

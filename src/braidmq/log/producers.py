@@ -66,6 +66,9 @@ class ProducerTable:
         producer = self._producers.get(producer_id)
         if producer is None or epoch > producer.epoch:
             producer = self._producers[producer_id] = _Producer(epoch)
+        elif epoch < producer.epoch:
+            # Recovery walks over batches that are older than what the checkpoint remembers.
+            return
         self._producers.move_to_end(producer_id)
         producer.batches.append(_Batch(base_sequence, count, base_offset, timestamp))
         if len(self._producers) > limits.PRODUCERS_PER_PARTITION_MAX:
@@ -73,12 +76,10 @@ class ProducerTable:
 
     def forget_from(self, offset: int) -> None:
         """Take back batches at `offset` and later: they did not reach the log."""
-        for producer_id in list(self._producers):
-            batches = self._producers[producer_id].batches
-            while batches and batches[-1].base_offset >= offset:
-                batches.pop()
-            if not batches:
-                del self._producers[producer_id]
+        for producer in self._producers.values():
+            # A producer without batches stays: its epoch still fences those before it.
+            while producer.batches and producer.batches[-1].base_offset >= offset:
+                producer.batches.pop()
 
     def dump(self, below: int) -> list[list[object]]:
         """The table as plain lists, for the checkpoint; without batches at offset `below` and later."""

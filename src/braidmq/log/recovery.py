@@ -3,7 +3,8 @@
 After a clean stop the checkpoint describes every partition exactly and nothing is read. After a crash everything from
 the partition's last checkpoint on is walked and checked: the first batch that is damaged, or does not continue the offsets,
 and all that follows it in the newest segment is cut off. Such bytes were never acknowledged at level `fsync`; the report
-says how many there were all the same.
+says how many there were all the same. What is whole is synced before anybody sees it: a process that was killed may have
+left it in memory only.
 
 Damage before the checkpoint is not recovery's business: it was synced and intact once, so cutting there would delete
 acknowledged records. It stays, readers get an error that names the place, and `braid log verify` finds it.
@@ -47,7 +48,7 @@ class RecoveryReport:
     bytes_checked: int = 0
     bytes_truncated: int = 0
     unexplained: list[str] = field(default_factory=list)
-    """Directories that belong to no known topic; they are left alone."""
+    """Directories that belong to no known topic; they are kept under a name that no topic will ever use."""
     partitions: list[PartitionRecovery] = field(default_factory=list)
     """Only those where something was found."""
 
@@ -95,6 +96,8 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
         if trusted is not None and segment.base_offset == trusted.segment and segment.size >= trusted.position:
             start, next_offset = trusted.position, trusted.next_offset
         elif number:
+            if next_offset != segment.base_offset:
+                found.reason = f"{segment.log_path} does not continue at offset {next_offset}"
             next_offset = segment.base_offset
         before = next_offset
         if segment.size > start:
@@ -116,14 +119,35 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
                     found.truncated_bytes = segment.size - end
                     found.truncated_at = f"{segment.log_path}:{end}"
                     disk.truncate_file(segment.log_path, end)
+                    # An index of what was cut off might one day fit the size of what takes its place.
+                    disk.remove_file(segment.index_path)
                     segment.size = end
                 else:
                     # Acknowledged records follow in a later segment, so this one is kept for what can be read of it.
                     found.reason += f" in the middle of the log ({segment.log_path}:{end}); nothing was removed"
                     next_offset = following
+            if not found.truncated_bytes:
+                _make_durable(disk, segment)
             segment.trust_from(start)
     for segment in segments[:-1]:
         segment.sealed = True
+    # What the checkpoint remembers of producers may reach further than what was found.
+    log.producers.forget_from(next_offset)
     log.adopt(segments, next_offset)
+    if segments:
+        log.distrust_names()
+    if found.checked_bytes:
+        # Readers see all of it from now on, so it may not vanish any more.
+        for name in sorted(log.take_names_to_sync()):
+            disk.sync_directory(name)
     found.next_offset = next_offset
     return found
+
+
+def _make_durable(disk: Disk, segment: Segment) -> None:
+    """Sync a file whose writer died: what is found in it may be in memory only."""
+    file = disk.open_append(segment.log_path)
+    try:
+        file.sync()
+    finally:
+        file.close()

@@ -8,6 +8,7 @@ trusted while it is in memory.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from braidmq import hot
@@ -23,6 +24,8 @@ _REMAP_BYTES: Final = 1 * limits.MIB
 _WARM_AHEAD_BYTES: Final = 1 * limits.MIB
 _WARM_TAIL_BYTES: Final = 8 * limits.MIB
 """The newest bytes of a growing segment are in memory; asking the kernel about them would cost more than reading."""
+
+logger = logging.getLogger("braidmq.log")
 
 
 class Segment:
@@ -88,7 +91,7 @@ class Segment:
         """The segment is complete: write its index. The file stays open for the sync that covers its last batches."""
         if not self.sealed:
             if self.size:
-                self._disk.write_file(self.index_path, self.index.encode(self.size))
+                self._keep_index(self.index)
             self._index = None
             self.sealed = True
 
@@ -111,21 +114,34 @@ class Segment:
     @property
     def index(self) -> SparseIndex:
         if self._index is None:
-            self._index = SparseIndex.load(self._disk, self.index_path, self.size) or self.rebuild_index()
+            self._index = SparseIndex.load(self._disk, self.index_path, self.size)
+        if self._index is None:
+            self._index = self._scanned_index()
+            if not self.growing and self.size:
+                self._keep_index(self._index)
         return self._index
 
     def rebuild_index(self) -> SparseIndex:
-        """Make the index anew from the log, and keep it when the segment is closed."""
+        """Make the index anew from the log, and store it."""
+        index = self._scanned_index()
+        self._disk.write_file(self.index_path, index.encode(self.size))
+        return index
+
+    def _keep_index(self, index: SparseIndex) -> None:
+        try:
+            self._disk.write_file(self.index_path, index.encode(self.size))
+        except OSError as fault:
+            # A full disk must stop neither a roll nor a read for the sake of a file that can be made again.
+            logger.warning("index %s was not written: %s", self.index_path, fault)
+
+    def _scanned_index(self) -> SparseIndex:
         entries, max_timestamp = b"", -1
         if self.size:
             view = self._disk.map_file(self.log_path, self.size).view
             _, _, _, entries, _, max_timestamp, _, _ = hot.scan_batches(
                 view, 0, self.size, self.base_offset, limits.INDEX_INTERVAL_BYTES
             )
-        index = SparseIndex(entries, max_timestamp)
-        if not self.growing and self.size:
-            self._disk.write_file(self.index_path, index.encode(self.size))
-        return index
+        return SparseIndex(entries, max_timestamp)
 
     def adopt_index(self, index: SparseIndex) -> None:
         """Use an index that recovery made on its walk."""
@@ -164,22 +180,26 @@ class Segment:
         if self.growing and position >= self.size - _WARM_TAIL_BYTES:
             return False
         if position >= self._mapped:
-            self.window(position, stop, stop)
-        if self._map is None:
+            self.window(position, position, position)
+        if self._map is None or position >= self._mapped:
+            # Not mapped means written so lately that it is still in memory.
             return False
         # One look ahead answers for the reads that follow; what is evicted meanwhile costs a page fault, nothing more.
         ahead = min(max(stop, position + _WARM_AHEAD_BYTES), self._mapped)
         if self._map.resident(position, ahead):
             self._warm_from, self._warm_to = position, ahead
             return False
-        return not self._map.resident(position, min(stop, self._mapped))
+        if self._map.resident(position, min(stop, self._mapped)):
+            return False
+        # What comes from the disk again is checked anew.
+        self._verified_from = self._verified_to = position
+        return True
 
     def warm_up(self, position: int, stop: int) -> None:
-        """Bring a cold range into memory; blocks. What came from the disk is checked anew."""
+        """Bring a cold range into memory; blocks. Runs beside the loop, so it changes nothing here."""
         file_map = self._map
         if file_map is not None:
-            file_map.prefault(position, min(stop, self._mapped))
-            self._verified_from = self._verified_to = position
+            file_map.prefault(position, min(stop, len(file_map.view)))
 
     def verified_end(self, view: memoryview, start: int, position: int, until: int) -> int:
         """Up to where in `view` whole, undamaged batches lie, beginning at `start` (which is `position` of the file).
@@ -199,10 +219,9 @@ class Segment:
             self._verified_from, self._verified_to = position, checked
         return end
 
-    def damage(self, position: int, reason: str) -> BraidError:
-        """The error for bytes at `position` that are not what was written."""
-        offset: int | str = "unknown"
-        if self.size - position >= layout.HEADER_BYTES:
+    def damage(self, position: int, reason: str, offset: int | str = "unknown") -> BraidError:
+        """The error for bytes at `position` that are not what was written; `offset` is what the reader was looking for."""
+        if offset == "unknown" and self.size - position >= layout.HEADER_BYTES:
             view, start = self.window(position, position + layout.HEADER_BYTES, position + layout.HEADER_BYTES)
             offset = layout.read_header(view, start).base_offset
         return BraidError("CORRUPT_LOG", path=self.log_path, position=position, offset=offset, reason=reason)

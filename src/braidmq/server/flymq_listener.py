@@ -92,8 +92,12 @@ class FlyMQListener:
             interval = min(1.0, self._idle_timeout_s / _SWEEPS_PER_TIMEOUT)
             oldest = self.now - self._idle_timeout_s
             for session in [s for s in self.sessions if s.last_frame_at < oldest and s.idle]:
-                logger.info("closing %s: silent for %g s", session.address, self._idle_timeout_s)
-                session.close_when_idle()
+                if not session.closing:
+                    logger.info("closing %s: silent for %g s", session.address, self._idle_timeout_s)
+                    session.close_when_idle()
+                elif session.last_frame_at < oldest - self._idle_timeout_s:
+                    # It does not take its last answers either, and would keep them for ever.
+                    session.abort()
         self._sweeper = self._loop.call_later(interval, self._sweep)
 
     # --- stopping

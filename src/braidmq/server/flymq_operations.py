@@ -94,13 +94,7 @@ def _partitions_of_new(caller: Caller) -> int | None:
 
 def consume(caller: Caller, request: flymq.Consume) -> Outcome:
     log = caller.broker.partition(request.topic, request.partition)
-    if request.offset >= log.high_watermark:
-        raise BraidError("EOF", offset=request.offset, topic=request.topic, partition=request.partition)
-    if request.offset < log.log_start:
-        raise BraidError(
-            "OFFSET_OUT_OF_RANGE", offset=request.offset, topic=request.topic, partition=request.partition,
-            oldest=log.log_start, newest=log.high_watermark,
-        )
+    _check_readable(request, log)
     rows = log.read_rows(request.offset, 1, limits.FETCH_BYTES_TARGET)
     if isinstance(rows, Cold):
         return _consume_cold(caller, request, log, rows)
@@ -108,7 +102,22 @@ def consume(caller: Caller, request: flymq.Consume) -> Outcome:
 
 
 async def _consume_cold(caller: Caller, request: flymq.Consume, log: PartitionLog, cold: Cold) -> Answer:
-    return _consumed(request, await caller.broker.finish_rows(log, cold, request.offset, 1, limits.FETCH_BYTES_TARGET))
+    rows = await caller.broker.finish_rows(log, cold, request.offset, 1, limits.FETCH_BYTES_TARGET)
+    # Retention, or the end of the topic, may have come first.
+    if log.removed:
+        raise BraidError("TOPIC_NOT_FOUND", topic=request.topic)
+    _check_readable(request, log)
+    return _consumed(request, rows)
+
+
+def _check_readable(request: flymq.Consume, log: PartitionLog) -> None:
+    if request.offset >= log.high_watermark:
+        raise BraidError("EOF", offset=request.offset, topic=request.topic, partition=request.partition)
+    if request.offset < log.log_start:
+        raise BraidError(
+            "OFFSET_OUT_OF_RANGE", offset=request.offset, topic=request.topic, partition=request.partition,
+            oldest=log.log_start, newest=log.high_watermark,
+        )
 
 
 def _consumed(request: flymq.Consume, rows: Rows) -> Answer:

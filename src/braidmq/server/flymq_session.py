@@ -55,8 +55,9 @@ class _Chunk:
 
 class FlyMQSession(asyncio.BufferedProtocol):
     __slots__ = (
-        "_chunks", "_closing", "_due_bytes", "_front", "_held", "_listener", "_memberships", "_out", "_paused", "_read_paused",
-        "_resuming", "_running", "_transport", "address", "broker", "dialect", "last_frame_at",
+        "_chunks", "_closing", "_due_bytes", "_front", "_half_closed", "_held", "_listener", "_memberships", "_out", "_paused",
+        "_read_paused", "_refused", "_resuming", "_running", "_stalled", "_transport", "address", "broker", "dialect",
+        "last_frame_at",
     )  # fmt: skip
 
     def __init__(self, listener: FlyMQListener) -> None:
@@ -79,6 +80,12 @@ class FlyMQSession(asyncio.BufferedProtocol):
         self._paused = False
         """The peer does not take its answers."""
         self._read_paused = False
+        self._stalled = False
+        """The next frame waits until every earlier answer is out."""
+        self._half_closed = False
+        """The peer sends no more, and still reads."""
+        self._refused = False
+        """The peer broke the protocol; answers to what it asked before still go out."""
         self._closing = False
         self._memberships: set[tuple[int, str]] = set()
 
@@ -126,8 +133,13 @@ class FlyMQSession(asyncio.BufferedProtocol):
             self._parse(_SHARED_VIEW, nbytes)
 
     def eof_received(self) -> bool:
-        # Answers under way still go out; a request cut in half never runs.
-        return bool(self._chunks or self._running)
+        # Requests that came whole are still answered, and `_resume` closes then; one cut in half never runs.
+        waiting = not self.idle or self._resuming or (self._blocked and bool(self._held))
+        if not waiting or self._transport.get_extra_info("sslcontext") is not None:
+            # TLS has no half-open state: its transport closes either way.
+            return False
+        self._half_closed = True
+        return True
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -140,17 +152,25 @@ class FlyMQSession(asyncio.BufferedProtocol):
 
     @property
     def _blocked(self) -> bool:
-        return self._running is not None or self._paused or self._closing or self._due_bytes > limits.WRITE_BUFFER_BYTES_HIGH
+        return (
+            self._running is not None or self._paused or self._stalled or self._refused or self._closing
+            or self._due_bytes > limits.WRITE_BUFFER_BYTES_HIGH
+        )
 
     @property
     def idle(self) -> bool:
         """Whether nothing of this connection is under way."""
         return self._running is None and not self._chunks
 
+    @property
+    def closing(self) -> bool:
+        """Whether only answers that the peer has not taken yet keep the connection."""
+        return self._closing
+
     def _parse_held(self) -> None:
         """Parse what is held, if it may hold a whole frame by now."""
         held = self._held
-        if len(held) > _FRONT_BYTES_MAX and len(held) < flymq.HEADER_BYTES + int.from_bytes(held[4:8], "big"):
+        if len(held) > _FRONT_BYTES_MAX and _announces_more(held):
             return
         self._held = bytearray()
         with memoryview(held) as view:
@@ -182,7 +202,7 @@ class FlyMQSession(asyncio.BufferedProtocol):
             if self._blocked:
                 break
         self._send_run()
-        if position < stop and not self._closing:
+        if position < stop and not self._closing and not self._refused:
             self._held += data[position:stop]
             if len(self._held) > limits.REQUEST_BACKLOG_BYTES_MAX and self._blocked:
                 self._pause_reading()
@@ -194,9 +214,11 @@ class FlyMQSession(asyncio.BufferedProtocol):
         try:
             op, flags, length = flymq.read_header(data, position)
         except BraidError as error:
-            # The peer speaks something else: the documents say to close without a reply.
+            # The peer speaks something else: the documents say to close without a reply. What it asked before gets its own.
             logger.info("%s: %s", self.address, error)
-            self._finish_closing()
+            self._send_run()
+            self._refused = True
+            self.close_when_idle()
             return position
         end = position + flymq.HEADER_BYTES + length
         if end > stop:
@@ -205,7 +227,8 @@ class FlyMQSession(asyncio.BufferedProtocol):
         if op == Op.PRODUCE_BATCH and self._stage_batch(flags, data[position + flymq.HEADER_BYTES : end]):
             return end
         if self._chunks:
-            # Earlier records are not answered yet; `_chunk_done` comes back to this frame.
+            # Earlier records are not answered yet; `_settle` comes back to this frame.
+            self._stalled = True
             return position
         self.last_frame_at = self._listener.now
         self._execute(op, flags, bytes(data[position + flymq.HEADER_BYTES : end]))
@@ -225,11 +248,16 @@ class FlyMQSession(asyncio.BufferedProtocol):
     def _resume(self) -> None:
         """Go on with what was held while something else was under way."""
         self._resuming = False
+        if self._refused and self.idle:
+            self._finish_closing()
+        if self._held and not self._blocked:
+            self._parse_held()
         if self._blocked:
             return
-        if self._held:
-            self._parse_held()
-        if self._read_paused and not self._blocked and len(self._held) <= limits.REQUEST_BACKLOG_BYTES_MAX:
+        # What is still held is a piece of one frame, however long: only reading brings the rest.
+        if self._half_closed:
+            self.close_when_idle()
+        elif self._read_paused:
             self._read_paused = False
             self._transport.resume_reading()
 
@@ -288,9 +316,11 @@ class FlyMQSession(asyncio.BufferedProtocol):
             ready = chunks.popleft()
             self._due_bytes -= ready.size
             self._write([ready.answers])
-        if not chunks and self._listener.stopping:
-            self.close_when_idle()
-        if self._held or self._read_paused:
+        if not chunks:
+            self._stalled = False
+            if self._listener.stopping:
+                self.close_when_idle()
+        if self._held or self._read_paused or self._half_closed or self._refused:
             self._resume_soon()
 
     def _with_failures(self, answers: bytes, cycle: Cycle) -> bytes:
@@ -373,3 +403,12 @@ class FlyMQSession(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+
+def _announces_more(held: bytearray) -> bool:
+    """Whether a frame begins here whose end has not come. A wrong header does not: it is for the parser to refuse at once."""
+    try:
+        _, _, length = flymq.read_header(held)
+    except BraidError:
+        return False
+    return len(held) < flymq.HEADER_BYTES + length

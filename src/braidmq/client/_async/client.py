@@ -64,11 +64,15 @@ class Client:
     async def close(self) -> None:
         """Close producers (which flush), consumers (which commit) and connections."""
         children, self._children = self._children, []
-        try:
-            for child in children:
+        faults: list[BraidError] = []
+        for child in children:
+            try:
                 await child.close()
-        finally:
-            await self._pool.close()
+            except BraidError as fault:
+                faults.append(fault)
+        await self._pool.close()
+        if faults:
+            raise faults[0]
 
     async def __aenter__(self) -> Client:
         return await self.open()
@@ -80,9 +84,9 @@ class Client:
 
     # --- topics
 
-    async def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Create a topic; one that exists stays as it is."""
-        await self._ask(flymq.CreateTopic(topic, partitions), flymq.Ok)
+    async def create_topic(self, topic: str, partitions: int = 1, properties: Mapping[str, str] | None = None) -> None:
+        """Create a topic; one that exists stays as it is. `properties` such as `durability` are the topic's own settings."""
+        await self._ask(flymq.CreateTopic(topic, partitions, properties or {}), flymq.Ok)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with its data and its groups' offsets; one that is not there is no error."""

@@ -146,8 +146,8 @@ class Consumer:
             for record in self._records:
                 self._current = record
                 yield record
-            self._finish_chunk()
-            await self._next_chunk(None)
+            self._finish_piece()
+            await self._next_piece(None)
 
     async def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[Record]:
         """Up to `max_records` records; it waits for the first one, and returns an empty list when none comes in time."""
@@ -162,9 +162,9 @@ class Consumer:
                 self._hand_out(taken)
                 found += taken
                 continue
-            self._finish_chunk()
+            self._finish_piece()
             try:
-                if not await self._next_chunk(0.0 if found else max(0.0, deadline_s - time.monotonic())):
+                if not await self._next_piece(0.0 if found else max(0.0, deadline_s - time.monotonic())):
                     break
             except BraidError as fault:
                 if not found:
@@ -179,36 +179,53 @@ class Consumer:
         chunk = self._chunk
         assert chunk is not None
         self._current = None
-        if chunk.generation == chunk.part.generation:
+        if chunk.current:
             self._handed.setdefault(chunk.part.key, taken[0].offset)
             chunk.part.position = taken[-1].offset + 1
 
-    def _finish_chunk(self) -> None:
-        """All records of the chunk are processed: the application came back for more."""
-        chunk, self._chunk = self._chunk, None
+    def _finish_piece(self) -> None:
+        """All records of the piece are processed: the application came back for more."""
+        chunk = self._chunk
         if chunk is not None:
             with self._inbox.mutex:
-                if chunk.generation == chunk.part.generation:
-                    chunk.part.position = chunk.next_offset
+                if chunk.current:
+                    chunk.part.position = chunk.offset
             self._current = None
 
-    async def _next_chunk(self, timeout_s: float | None) -> bool:
-        """Make the next chunk the current one; False when none came in time."""
+    async def _next_piece(self, timeout_s: float | None) -> bool:
+        """Make the next records the current ones; False when none came in time."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if self.closed:
                 raise BraidError("CLIENT_CLOSED", what="consumer")
-            self._arrived.clear()
-            with self._inbox.mutex:
-                chunk = self._inbox.take()
-            if chunk is not None:
-                self._chunk = chunk
-                self._records = iter(chunk.records)
-                self._fetcher_of[chunk.part].room.set()
+            if self._chunk is not None and self._read_piece(self._chunk):
                 await backend.checkpoint()
                 return True
-            if not await self._arrived.wait(None if deadline_s is None else deadline_s - time.monotonic()):
+            self._arrived.clear()
+            with self._inbox.mutex:
+                chunk = self._chunk = self._inbox.take()
+            if chunk is not None:
+                self._fetcher_of[chunk.part].room.set()
+            elif not await self._arrived.wait(None if deadline_s is None else deadline_s - time.monotonic()):
                 return False
+
+    def _read_piece(self, chunk: Chunk) -> bool:
+        """Whether the chunk has records left, which are the current ones then."""
+        if not chunk.current:
+            return False
+        try:
+            records = chunk.read()
+        except BraidError:
+            # Fetched again, it is met again: whoever wants to go on has to seek past it.
+            self._chunk = None
+            with self._inbox.mutex:
+                self._inbox.seek(chunk.part, chunk.part.position)
+            self._fetcher_of[chunk.part].room.set()
+            raise
+        self._records = iter(records)
+        if not records:
+            self._finish_piece()
+        return bool(records)
 
     # --- positions
 
@@ -221,7 +238,7 @@ class Consumer:
         """The offset of the next record of a partition."""
         part = self._part(topic, partition)
         current, chunk = self._current, self._chunk
-        if current is not None and chunk is not None and chunk.part is part and chunk.generation == part.generation:
+        if current is not None and chunk is not None and chunk.part is part and chunk.current:
             return current.offset + 1
         return part.position
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from braidmq import hot
 from braidmq.base.errors import BraidError
 from braidmq.client._backend import asyncio as backend
 from braidmq.client.faults import ServerError, lacks_opcode
 from braidmq.client.inbox import Chunk, Inbox, PartitionState
-from braidmq.client.reading import read_batches, read_items
+from braidmq.client.reading import read_items
 from braidmq.client.settings import ClientSettings
 from braidmq.client.tracing import log
+from braidmq.hot.layout import read_header
 from braidmq.wire.flymq import Fetch, FetchBatches, Fetched, FetchedBatches, Frame, Metadata, Op, Request, TopicMetadata
 
 from .connection import Connection, decode, encode
@@ -179,19 +181,25 @@ class Fetcher:
         """Put what came into the inbox; whether there was anything. Raises what the server, or the data, is at fault for."""
         answer = decode(request.op, frame)
         if isinstance(answer, FetchedBatches):
-            records, next_offset = read_batches(answer.batches, offset, part.make)
-            size_bytes = len(answer.batches)
+            data = answer.batches
+            begin, _, next_offset, status = hot.span_batches(data, 0, len(data), offset, len(data))
+            if status == hot.DAMAGED:
+                raise BraidError("INVALID_BATCH", reason=f"the answer to a fetch of {part.topic}/{part.partition} at {offset}")
+            chunk = Chunk(part, generation, offset, next_offset, data=data)
+            first = offset if next_offset == offset else read_header(data, begin).base_offset
         elif isinstance(answer, Fetched):
-            records, next_offset = read_items(answer.items, part.make), answer.next_offset
-            size_bytes = len(frame.payload)
+            next_offset = answer.next_offset
+            records = read_items(answer.items, part.make)
+            chunk = Chunk(part, generation, offset, next_offset, records=records, size_bytes=len(frame.payload))
+            first = answer.items[0].offset if answer.items else offset
         else:
             raise BraidError("UNEXPECTED_REPLY", reason=f"a fetch with {type(answer).__name__}")
         if next_offset == offset:
             return False
-        if records and records[0].offset > offset:
-            log.warning("%s/%d: offsets %d to %d are gone", part.topic, part.partition, offset, records[0].offset - 1)
+        if first > offset:
+            log.warning("%s/%d: offsets %d to %d are gone", part.topic, part.partition, offset, first - 1)
         with self._inbox.mutex:
-            self._inbox.deliver(Chunk(part, generation, records, next_offset, size_bytes))
+            self._inbox.deliver(chunk)
         self._arrived.set()
         return True
 

@@ -65,11 +65,15 @@ class Client:
     def close(self) -> None:
         """Close producers (which flush), consumers (which commit) and connections."""
         children, self._children = self._children, []
-        try:
-            for child in children:
+        faults: list[BraidError] = []
+        for child in children:
+            try:
                 child.close()
-        finally:
-            self._pool.close()
+            except BraidError as fault:
+                faults.append(fault)
+        self._pool.close()
+        if faults:
+            raise faults[0]
 
     def __enter__(self) -> Client:
         return self.open()
@@ -81,9 +85,9 @@ class Client:
 
     # --- topics
 
-    def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Create a topic; one that exists stays as it is."""
-        self._ask(flymq.CreateTopic(topic, partitions), flymq.Ok)
+    def create_topic(self, topic: str, partitions: int = 1, properties: Mapping[str, str] | None = None) -> None:
+        """Create a topic; one that exists stays as it is. `properties` such as `durability` are the topic's own settings."""
+        self._ask(flymq.CreateTopic(topic, partitions, properties or {}), flymq.Ok)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic with its data and its groups' offsets; one that is not there is no error."""

@@ -1,0 +1,76 @@
+"""A broker in a thread of the test's own process, for faults that only a given disk can bring about."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TypeVar
+
+from braidmq.base.config import Config, Listen
+from braidmq.base.disk import Disk
+from braidmq.server.app import BrokerServer
+
+T = TypeVar("T")
+_PATIENCE_S = 30.0
+
+
+class EmbeddedBroker:
+    """`with EmbeddedBroker(disk) as broker:` serves on `broker.address` until the block ends.
+
+    It runs on asyncio's own event loop, where `braid serve` takes uvloop, so both are tested.
+    """
+
+    def __init__(self, disk: Disk, data_dir: str = "/data", **settings: object) -> None:
+        listen = (Listen("flymq", "127.0.0.1", 0),)
+        self._config = Config(data_dir=data_dir, listen=listen, **settings)  # type: ignore[arg-type]
+        self._disk = disk
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-broker")
+        self.server: BrokerServer
+
+    @property
+    def address(self) -> str:
+        return self.server.addresses["flymq"]
+
+    def run(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run a coroutine function on the broker's loop."""
+
+        async def running() -> T:
+            return await function()
+
+        return asyncio.run_coroutine_threadsafe(running(), self._loop).result(_PATIENCE_S)
+
+    def create(self, topic: str, partitions: int = 1, **properties: str) -> str:
+        """Create a topic with properties, past the wire."""
+        self.run(lambda: self.server.broker.create_topic(topic, partitions, properties))
+        return topic
+
+    def __enter__(self) -> EmbeddedBroker:
+        self._thread.start()
+        try:
+            self.run(self._start)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    async def _start(self) -> None:
+        self.server = BrokerServer(self._config, disk=self._disk)
+        await self.server.start()
+
+    def stop(self) -> None:
+        self.run(self.server.stop)
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.stop()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE_S)
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
