@@ -17,7 +17,8 @@ PACKAGE = "src/braidmq/"
 LINES_MAX = 600
 
 RANKS = {
-    "base": 0, "hot": 1, "wire": 2, "log": 3, "broker": 4, "cluster": 5, "server": 6, "client": 6, "admin": 7, "spark": 7, "cli": 8,
+    "base": 0, "hot": 1, "wire": 2, "log": 3, "security": 4, "schemas": 4, "broker": 5, "cluster": 6, "server": 7, "client": 7,
+    "admin": 8, "spark": 8, "cli": 9,
 }  # fmt: skip
 """Imports go from a layer to itself or to one of lower rank."""
 CLIENT_MAY_IMPORT = {"client", "log", "wire", "hot", "base"}
@@ -133,14 +134,16 @@ def check_layers(path: str, source: str) -> list[str]:
 def check_pure_wire(path: str, source: str) -> list[str]:
     """Codecs know bytes, not sockets; storage and logic know no sockets either."""
     layer = layer_of(path)
-    forbidden = NETWORK_MODULES if layer == "wire" else {"socket", "ssl", "selectors"} if layer in ("log", "broker") else set()
+    sockets = {"socket", "ssl", "selectors"} if layer in ("log", "security", "broker") else set()
+    forbidden = NETWORK_MODULES if layer == "wire" else sockets
     found = [(line, module) for line, module in imported_modules(path, source) if module.split(".")[0] in forbidden]
     return [f"{path}:{line}: {layer} imports {module}" for line, module in found]
 
 
 def check_disk_is_given(path: str, source: str) -> list[str]:
     """Only the disk opens files, wherever data passes."""
-    if layer_of(path) not in ("base", "hot", "wire", "log", "broker") or path in FILES_ALLOWED or not path.endswith(".py"):
+    layers = ("base", "hot", "wire", "log", "security", "broker")
+    if layer_of(path) not in layers or path in FILES_ALLOWED or not path.endswith(".py"):
         return []
     modules = [(line, name) for line, name in imported_modules(path, source) if name in FILE_MODULES]
     complaints = [f"{path}:{line}: imports {name}; ask the Disk" for line, name in modules]
@@ -152,7 +155,7 @@ def check_disk_is_given(path: str, source: str) -> list[str]:
 
 def check_clock_is_given(path: str, source: str) -> list[str]:
     """Only the clock reads the time, wherever the broker's logic runs."""
-    if layer_of(path) not in ("base", "hot", "wire", "log", "broker", "cluster", "server") or path == CLOCK_MODULE:
+    if layer_of(path) not in ("base", "hot", "wire", "log", "security", "broker", "cluster", "server") or path == CLOCK_MODULE:
         return []
     if not path.endswith(".py"):
         return []

@@ -142,7 +142,7 @@ def configuration_page() -> str:
         rows = [["Takes", f"{setting.kind.name}: {setting.kind.takes}"], ["Default", code(setting.default_text) or "none"]]
         rows += [["Flag", code(flag)], ["Environment", code(setting.env)]]
         aliases = [alias for alias in ALIASES if alias.key == setting.key]
-        rows += [["FlyMQ", f"{code(alias.env)}, {code(alias.json)} in its JSON file"] for alias in aliases]
+        rows += [["FlyMQ", ", ".join(filter(None, (code(alias.env), f"{code(alias.json)} in its JSON file")))] for alias in aliases]
         lines += table(["", ""], rows)
     lines += ["## Settings of the published FlyMQ server", ""]
     lines += prose(FLYMQ)

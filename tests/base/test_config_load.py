@@ -33,6 +33,25 @@ SAMPLES = {
     "tls_cert_file": ("/a", "/b", "/c"),
     "tls_key_file": ("/a", "/b", "/c"),
     "tls_ca_file": ("/a", "/b", "/c"),
+    "tls_identity": ("none", "san-dns", "san-uri"),
+    "auth_enabled": ("true", "false", "true"),
+    "auth_allow_anonymous": ("true", "false", "true"),
+    "auth_default_public": ("true", "false", "true"),
+    "auth_admin_username": ("a", "b", "c"),
+    "auth_admin_password_file": ("/a", "/b", "/c"),
+    "audit_enabled": ("true", "false", "true"),
+    "audit_retention_days": ("1", "2", "3"),
+    "audit_retention_bytes": ("1GB", "2GB", "3GB"),
+    "quota_bytes_per_s": ("1MB", "2MB", "0"),
+    "quota_requests_per_s": ("1", "2", "0"),
+    "transaction_timeout_s": ("1s", "2s", "3s"),
+    "delay_max_s": ("1h", "2h", "3h"),
+    "ttl_s": ("1h", "2h", "3h"),
+    "dlq_attempts": ("1", "2", "5"),
+    "dlq_retry_s": ("100ms", "2s", "3s"),
+    "schema_strict": ("true", "false", "true"),
+    "encryption_enabled": ("true", "false", "true"),
+    "encryption_key_file": ("/a", "/b", "/c"),
     "log_level": ("debug", "warn", "error"),
     "log_format": ("text", "json", "text"),
 }
@@ -283,15 +302,45 @@ def test_flymq_features_this_version_lacks_warn_only_when_asked_for() -> None:
     assert load_config({}, {"FLYMQ_AUTH_ENABLED": "false", "FLYMQ_CLUSTER_ADDR": ""}).warnings == ()
 
 
-@pytest.mark.parametrize("name", ["FLYMQ_AUTH_ENABLED", "FLYMQ_ENCRYPTION_ENABLED"])
-def test_a_protection_this_version_lacks_is_refused_not_ignored(name: str) -> None:
-    with pytest.raises(BraidError, match="CONFIG_INVALID_VALUE.*does not have"):
-        load_config({}, {name: "true"})
-    assert load_config({}, {name: "false"}).warnings == ()
-
-
-def test_a_protection_in_a_flymq_file_is_refused_too(tmp_path: Path) -> None:
+def test_flymq_encryption_maps_and_its_key_is_no_setting(tmp_path: Path) -> None:
+    key = "0f" * 32
+    config = load_config({}, {"FLYMQ_ENCRYPTION_ENABLED": "True", "FLYMQ_ENCRYPTION_KEY": key, "BRAID_ENCRYPTION_KEYS": key})
+    assert config.encryption_enabled and config.warnings == () and key not in repr(config)
+    assert not load_config({}, {"FLYMQ_ENCRYPTION_ENABLED": "false"}).encryption_enabled
     file = tmp_path / "flymq.json"
     file.write_text(json.dumps({"security": {"encryption_enabled": True}}))
-    with pytest.raises(BraidError, match=r"security\.encryption_enabled"):
+    assert load_config({}, {}, str(file)).encryption_enabled
+    file.write_text(json.dumps({"security": {"encryption_enabled": True, "encryption_key": key}}))
+    with pytest.raises(BraidError, match=r"CONFIG_UNKNOWN_KEY.*security\.encryption_key") as caught:
         load_config({}, {}, str(file))
+    assert key not in str(caught.value)
+
+
+def test_flymq_authentication_maps(tmp_path: Path) -> None:
+    names = {"FLYMQ_AUTH_ENABLED": "TRUE", "FLYMQ_AUTH_DEFAULT_PUBLIC": "no", "FLYMQ_AUTH_ADMIN_USERNAME": "root"}
+    config = load_config({}, names)
+    assert (config.auth_enabled, config.auth_default_public, config.auth_admin_username) == (True, False, "root")
+    assert config.warnings == () and config.origins["auth_enabled"] == Origin("environment", "FLYMQ_AUTH_ENABLED")
+    file = tmp_path / "flymq.json"
+    document = {"auth": {"enabled": True, "allow_anonymous": True}, "audit": {"enabled": False, "retention_days": 7}}
+    file.write_text(json.dumps(document))
+    config = load_config({}, {}, str(file))
+    assert config.auth_enabled and config.auth_allow_anonymous
+    assert (config.audit_enabled, config.audit_retention_days) == (False, 7)
+
+
+def test_the_administrators_password_is_no_setting(tmp_path: Path) -> None:
+    secret = "correct horse"
+    config = load_config({}, {"BRAID_AUTH_ADMIN_PASSWORD": secret, "FLYMQ_AUTH_ADMIN_PASSWORD": secret})
+    assert config == Config() and config.warnings == () and secret not in repr(config)
+    with pytest.raises(BraidError, match="CONFIG_UNKNOWN_KEY"):
+        load_config({"auth_admin_password": secret}, {})
+    file = tmp_path / "flymq.json"
+    file.write_text(json.dumps({"auth": {"admin_password": secret}}))
+    (warning,) = load_config({}, {}, str(file)).warnings
+    assert "auth.admin_password" in warning and "BRAID_AUTH_ADMIN_PASSWORD" in warning and secret not in warning
+
+
+def test_only_a_duration_loses_its_unit_as_a_flag() -> None:
+    assert BY_KEY["retention_age_s"].flag == "--retention-age"
+    assert BY_KEY["quota_bytes_per_s"].flag == "--quota-bytes-per-s"

@@ -54,10 +54,23 @@ def test_every_setting_has_a_flag_on_serve_and_config_show() -> None:
 
 def test_every_read_takes_output_json_and_every_destructive_verb_a_dry_run() -> None:
     by_path = {" ".join(node.path[1:]): {flag for option in node.options for flag in option.flags} for node in NODES}
-    for path in ("topic ls", "topic info", "consume", "config show", "log dump", "log verify", "version"):
+    connecting = [path for path, flags in by_path.items() if "--server" in flags]
+    reads = ("topic ls", "topic info", "consume", "config show", "log dump", "log verify", "version", "audit")
+    verbs = ("ls", "show", "get", "lag", "check", "diff")
+    for path in (*reads, *(path for path in connecting if path.split(" ")[-1] in verbs)):
         assert {"-o", "--output"} <= by_path[path], path
-    for path in ("topic rm", "log rebuild-index"):
-        assert "--dry-run" in by_path[path], path
+    verbs = ("rm", "purge", "retry", "cancel", "abort", "seek")
+    for path in ("log rebuild-index", *(path for path in connecting if path.split(" ")[-1] in verbs)):
+        assert {"--dry-run"} <= by_path[path], path
+        assert path == "log rebuild-index" or {"-y", "--yes"} <= by_path[path], path
+
+
+def test_every_command_that_connects_can_log_in_and_none_takes_a_password_as_a_word() -> None:
+    for node in NODES:
+        flags = {flag for option in node.options for flag in option.flags}
+        if "--server" in flags:
+            assert {"--user", "--password-file"} <= flags, node.path
+        assert not {"--password", "--new-password"} & flags, node.path
 
 
 @pytest.mark.parametrize(
@@ -107,7 +120,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
             Exit.NOT_FOUND,
             ["error: TOPIC_NOT_FOUND: topic not found: a\\x1b[2J", "hint: "],
         ),
-        (BraidError("SHUTTING_DOWN"), Exit.FAILED, ["error: SHUTTING_DOWN: ", "hint: "]),
+        (BraidError("TOPIC_LIMIT", limit=1), Exit.FAILED, ["error: TOPIC_LIMIT: ", "hint: "]),
         (FileNotFoundError(2, "No such file or directory", "/x"), Exit.NOT_FOUND, ["error: ENOENT: No such file or directory: /x"]),
         (PermissionError(13, "Permission denied", "/x"), Exit.FAILED, ["error: EACCES: "]),
         (KeyboardInterrupt(), Exit.INTERRUPTED, []),

@@ -41,7 +41,7 @@ def test_removal_asks_first(broker: RunningBroker) -> None:
         client.produce("precious", b"x")
         command = ["topic", "rm", "precious", "--server", broker.address]
         status, shown = at_terminal(command, b"n\n")
-        assert status == 1 and b"remove precious with 1 records? [y/N]" in shown and b"nothing removed" in shown
+        assert status == 1 and b"remove precious with 1 records? [y/N]" in shown and b"nothing changed" in shown
         assert client.list_topics() == ["precious"]
         status, _ = at_terminal(command, b"y\n")
         assert status == 0 and client.list_topics() == []

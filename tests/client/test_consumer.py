@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 from relay import Relay
@@ -25,7 +26,7 @@ async def fill(client: Client, topic: str, count: int, partitions: int = 3) -> N
             await producer.send(topic, b"%d" % number, partition=number % partitions)
 
 
-def check_complete(records: list[Record], count: int, partitions: int = 3) -> None:
+def check_complete(records: Sequence[Record], count: int, partitions: int = 3) -> None:
     assert sorted(int(record.value) for record in records) == list(range(count))
     for partition in range(partitions):
         offsets = [record.offset for record in records if record.partition == partition]
@@ -359,8 +360,7 @@ def test_a_closed_consumer_says_so_and_wakes_its_reader(server: str, topic: str)
 def test_prefetch_is_bounded_for_each_partition() -> None:
     inbox = Inbox(prefetch_bytes=1 << 20, fetch_bytes=1 << 20)
     parts = [PartitionState("t", number, 0, record_maker("t", number, None)) for number in range(2)]
-    for part in parts:
-        inbox.add(part)
+    inbox.replace(parts)
     assert inbox.fetch_bytes == 1 << 18
     inbox.deliver(Chunk(parts[0], 0, 0, 10, bytes(1 << 18)))
     assert inbox.wanting(parts) == parts

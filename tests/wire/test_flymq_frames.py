@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import tracemalloc
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from flymq_cases import quick
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braidmq.base import compression
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import FRAME_PAYLOAD_BYTES_MAX, MIB
 from braidmq.wire.flymq import HEADER_BYTES, Frame, FrameReader, Op, encode_frame, read_header, unpack_payload
@@ -151,11 +153,39 @@ def test_gzip_payload_is_unpacked(plain: bytes, flags: int) -> None:
     assert unpack_payload(flags, gzip.compress(plain, mtime=0)) == plain
 
 
-@pytest.mark.parametrize(("flags", "name"), [(0x04, "lz4"), (0x07, "zstd"), (0x08, "snappy"), (0x0B, "id 5"), (0x0E, "id 7")])
-def test_other_compressions_are_named_and_refused(flags: int, name: str) -> None:
+@pytest.mark.parametrize(("flags", "name"), [(0x0B, "id 5"), (0x0E, "id 7")])
+def test_unknown_compressions_are_named_and_refused(flags: int, name: str) -> None:
     with pytest.raises(BraidError) as caught:
         unpack_payload(flags, b"abc")
     assert str(caught.value) == f"UNSUPPORTED_COMPRESSION: unsupported compression: {name}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "package"), [(0x04, "lz4", "lz4.frame"), (0x07, "zstd", "zstandard"), (0x08, "snappy", "cramjam")]
+)
+def test_a_compression_whose_package_is_missing_names_the_extra(
+    flags: int, name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BraidError) as caught:
+        unpack_payload(flags, b"abc")
+    expected = f"unsupported compression: {name}, which needs the extra braidmq[compression]"
+    assert str(caught.value) == f"UNSUPPORTED_COMPRESSION: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "package"), [(0x04, "lz4", "lz4"), (0x07, "zstd", "zstandard"), (0x08, "snappy", "cramjam")]
+)
+def test_other_compressions_work_where_they_are_installed(flags: int, name: str, package: str) -> None:
+    pytest.importorskip(package)
+    kind = compression.IDS[name]
+    plain = b"some text " * 100
+    assert unpack_payload(flags, memoryview(compression.compress(kind, plain))) == plain
+    with pytest.raises(BraidError, match=rf"MALFORMED_PAYLOAD.*{name}: "):
+        unpack_payload(flags, compression.compress(kind, plain)[:-1])
+    with pytest.raises(BraidError, match=r"FRAME_TOO_LARGE.*more than 33554432"):
+        unpack_payload(flags, compression.compress(kind, bytes(FRAME_PAYLOAD_BYTES_MAX + 1)))
+    assert len(unpack_payload(flags, compression.compress(kind, bytes(FRAME_PAYLOAD_BYTES_MAX)))) == FRAME_PAYLOAD_BYTES_MAX
 
 
 _PACKED = gzip.compress(b"some text", mtime=0)

@@ -22,7 +22,6 @@ from braidmq.base.config_flymq import (
     absent_variable,
     asks_for_nothing,
     flymq_boolean,
-    switches_on_protection,
 )
 from braidmq.base.config_kinds import nearest
 from braidmq.base.config_listen import Listen, parse_listen
@@ -80,7 +79,7 @@ class _Loader:
 
     def take_environment(self, environ: Mapping[str, str]) -> None:
         for alias in ALIASES:
-            if value := environ.get(alias.env):
+            if alias.env and (value := environ.get(alias.env)):
                 self._set(BY_KEY[alias.key], value, Origin("environment", alias.env), alias.key, alias.translate)
         if value := environ.get(TLS_ENABLED_ENV):
             self._tls = Origin("environment", TLS_ENABLED_ENV) if flymq_boolean(value) else None
@@ -98,9 +97,6 @@ class _Loader:
                 self._note_absent(absent, name, value, Origin("environment", name))
 
     def _note_absent(self, absent: Absent, name: str, value: object, origin: Origin) -> None:
-        if switches_on_protection(absent, name, value):
-            reason = f"this version does not have {absent.feature}, and will not run without it where it was asked for"
-            raise BraidError("CONFIG_INVALID_VALUE", key=name, origin=str(origin), reason=reason)
         if not asks_for_nothing(name, value):
             where = f" in {origin.name}" if origin.source == "file" else ""
             self._warnings.append(f"{name}{where} is ignored: this version does not have {absent.feature}")

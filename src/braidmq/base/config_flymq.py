@@ -1,8 +1,7 @@
 """The published FlyMQ server's settings, for people who bring its environment or its JSON file along.
 
 Three things can happen to one of its names. It *maps*: the value is translated and given to a setting of ours. It *belongs to
-a feature this version does not have*: the broker starts without it, and says so; where the feature protects data, such as
-encryption, switching it on is refused, because starting without it would be a lie. It is unknown: in a file that is an
+a feature this version does not have*: the broker starts without it, and says so. It is unknown: in a file that is an
 error as for any key; in the environment it is left alone, because `FLYMQ_*` is not our namespace.
 """
 
@@ -40,6 +39,14 @@ def flymq_boolean(value: object) -> bool:
     return value is True or str(value).strip().lower() in ("true", "1")
 
 
+def _milliseconds(value: object) -> object:
+    """FlyMQ counts this one in milliseconds."""
+    try:
+        return float(str(value)) / 1000
+    except ValueError:
+        return value
+
+
 def _log_json(value: object) -> object:
     return "json" if flymq_boolean(value) else "text"
 
@@ -49,6 +56,7 @@ class Alias:
     """A FlyMQ setting that one of ours answers to."""
 
     env: str
+    """Empty where only the file has it."""
     json: str
     """Dotted key in FlyMQ's JSON file."""
     key: str
@@ -67,6 +75,18 @@ ALIASES: Final = (
     Alias("FLYMQ_TLS_CERT_FILE", "security.tls_cert_file", "tls_cert_file"),
     Alias("FLYMQ_TLS_KEY_FILE", "security.tls_key_file", "tls_key_file"),
     Alias("FLYMQ_TLS_CA_FILE", "security.tls_ca_file", "tls_ca_file"),
+    Alias("FLYMQ_ENCRYPTION_ENABLED", "security.encryption_enabled", "encryption_enabled", flymq_boolean),
+    Alias("FLYMQ_AUTH_ENABLED", "auth.enabled", "auth_enabled", flymq_boolean),
+    Alias("", "auth.allow_anonymous", "auth_allow_anonymous", flymq_boolean),
+    Alias("FLYMQ_AUTH_DEFAULT_PUBLIC", "auth.default_public", "auth_default_public", flymq_boolean),
+    Alias("FLYMQ_AUTH_ADMIN_USERNAME", "auth.admin_username", "auth_admin_username"),
+    Alias("", "audit.enabled", "audit_enabled", flymq_boolean),
+    Alias("", "audit.retention_days", "audit_retention_days"),
+    Alias("FLYMQ_TRANSACTION_TIMEOUT", "transaction.timeout", "transaction_timeout_s"),
+    Alias("FLYMQ_DELAYED_MAX_DELAY", "delayed.max_delay", "delay_max_s"),
+    Alias("FLYMQ_DEFAULT_TTL", "ttl.default_ttl", "ttl_s"),
+    Alias("FLYMQ_DLQ_MAX_RETRIES", "dlq.max_retries", "dlq_attempts"),
+    Alias("FLYMQ_DLQ_RETRY_DELAY", "dlq.retry_delay", "dlq_retry_s", _milliseconds),
     Alias("FLYMQ_LOG_LEVEL", "log_level", "log_level"),
     Alias("FLYMQ_LOG_JSON", "log_json", "log_format", _log_json),
 )
@@ -84,8 +104,6 @@ class Absent:
     json: tuple[str, ...]
     """Dotted keys; one that ends in a dot covers the whole group."""
     env: tuple[str, ...]
-    protects: bool = False
-    """Whether somebody who switches it on must not be served without it."""
 
 
 def _front_end(name: str) -> tuple[str, ...]:
@@ -110,25 +128,17 @@ ABSENT: Final = (
             "FLYMQ_REBALANCE_THRESHOLD",
         ),
     ),
-    Absent("encryption at rest", ("security.encryption_enabled",), ("FLYMQ_ENCRYPTION_ENABLED", "FLYMQ_ENCRYPTION_KEY"), True),
+    Absent("passwords in configuration files; use BRAID_AUTH_ADMIN_PASSWORD", ("auth.admin_password",), ()),
+    Absent("user and ACL files", ("auth.",), ("FLYMQ_AUTH_USER_FILE", "FLYMQ_AUTH_ACL_FILE")),
     Absent(
-        "authentication",
-        ("auth.",),
-        (
-            "FLYMQ_AUTH_ENABLED",
-            "FLYMQ_AUTH_USER_FILE",
-            "FLYMQ_AUTH_ACL_FILE",
-            "FLYMQ_AUTH_DEFAULT_PUBLIC",
-            "FLYMQ_AUTH_ADMIN_USERNAME",
-            "FLYMQ_AUTH_ADMIN_PASSWORD",
-        ),
-        True,
+        "switches and directories for schemas, which are always on and in the data directory",
+        ("schema.",),
+        ("FLYMQ_SCHEMA_ENABLED", "FLYMQ_SCHEMA_VALIDATION", "FLYMQ_SCHEMA_REGISTRY_DIR"),
     ),
-    Absent("schemas", ("schema.",), ("FLYMQ_SCHEMA_ENABLED", "FLYMQ_SCHEMA_VALIDATION", "FLYMQ_SCHEMA_REGISTRY_DIR")),
-    Absent("dead-letter topics", ("dlq.",), ("FLYMQ_DLQ_ENABLED", "FLYMQ_DLQ_MAX_RETRIES", "FLYMQ_DLQ_RETRY_DELAY")),
-    Absent("time to live", ("ttl.",), ("FLYMQ_DEFAULT_TTL", "FLYMQ_TTL_CLEANUP_INTERVAL")),
-    Absent("delayed messages", ("delayed.",), ("FLYMQ_DELAYED_ENABLED", "FLYMQ_DELAYED_MAX_DELAY")),
-    Absent("transactions", ("transaction.",), ("FLYMQ_TRANSACTION_ENABLED", "FLYMQ_TRANSACTION_TIMEOUT")),
+    Absent("a switch for dead letters, which are always on, or another suffix for them", ("dlq.",), ("FLYMQ_DLQ_ENABLED",)),
+    Absent("a clean-up for expired records, which nobody sees anyway", ("ttl.",), ("FLYMQ_TTL_CLEANUP_INTERVAL",)),
+    Absent("a switch for delayed messages, which are always on", ("delayed.",), ("FLYMQ_DELAYED_ENABLED",)),
+    Absent("a switch for transactions, which are always on", ("transaction.",), ("FLYMQ_TRANSACTION_ENABLED",)),
     Absent(
         "metrics, tracing, health and admin servers",
         ("observability.",),
@@ -148,7 +158,7 @@ ABSENT: Final = (
     Absent("a WebSocket front end", ("ws.",), _front_end("WS")),
     Absent("an MQTT front end", ("mqtt.",), _front_end("MQTT")),
     Absent("this kind of tuning", ("performance.",), ("FLYMQ_DEFAULT_SERDE",)),
-    Absent("an audit trail", ("audit.",), ()),
+    Absent("audit files of their own", ("audit.",), ()),
 )
 
 _ABSENT_BY_ENV: Final = {name: row for row in ABSENT for name in row.env}
@@ -165,11 +175,6 @@ def absent_key(key: str) -> Absent | None:
         if any(key == known or (known.endswith(".") and key.startswith(known)) for known in row.json):
             return row
     return None
-
-
-def switches_on_protection(row: Absent, name: str, value: object) -> bool:
-    """Whether `name` asks for a protection that this version cannot give."""
-    return row.protects and name.lower().endswith("enabled") and flymq_boolean(value)
 
 
 def asks_for_nothing(name: str, value: object) -> bool:

@@ -27,6 +27,7 @@ T = TypeVar("T")
 Durability = Literal["none", "os", "fsync"]
 LogLevel = Literal["debug", "info", "warn", "error"]
 LogFormat = Literal["text", "json"]
+TlsIdentity = Literal["none", "cn", "san-dns", "san-email", "san-uri"]
 
 ENV_PREFIX: Final = "BRAID_"
 _DAY_S: Final = 86400.0
@@ -59,7 +60,8 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        return "--" + self.key.removesuffix("_s").replace("_", "-")
+        # `_s` is a unit to drop where the value is a duration; in a rate it says a second of what.
+        return "--" + (self.key.removesuffix("_s") if self.kind.name == "duration" else self.key).replace("_", "-")
 
     @property
     def env(self) -> str:
@@ -135,6 +137,65 @@ class Config:
         None, kinds.optional_path(), "PEM authorities; when set, `flymqs` clients must show a certificate signed by one of them."
     )
 
+    tls_identity: TlsIdentity = _setting(
+        "cn",
+        kinds.choice("none", "cn", "san-dns", "san-email", "san-uri"),
+        "Which name of a verified client certificate is its user: the common name, a subject alternative name, or none.",
+    )
+
+    auth_enabled: bool = _setting(False, kinds.boolean(), "Whether clients have to log in, and every request is authorized.")
+    auth_allow_anonymous: bool = _setting(
+        False, kinds.boolean(), "Whether clients that did not log in may use public topics."
+    )
+    auth_default_public: bool = _setting(True, kinds.boolean(), "Whether topics without an ACL are public.")
+    auth_admin_username: str = _setting(
+        "admin", kinds.text(limits.USER_NAME_BYTES_MAX), "Administrator that is created at start where it is missing."
+    )
+    auth_admin_password_file: str | None = _setting(
+        None,
+        kinds.optional_path(),
+        "File with the password of a new administrator, unless `BRAID_AUTH_ADMIN_PASSWORD` holds it.",
+    )
+    audit_enabled: bool = _setting(
+        True, kinds.boolean(), "Whether logins, refusals and administration are written to the audit trail."
+    )
+    audit_retention_days: int = _setting(90, kinds.count(1, 36_500), "Days after which audit events are deleted.")
+    audit_retention_bytes: int = _setting(
+        1_000_000_000, kinds.size(16 * limits.MIB, 1 << 60), "Bytes of audit events kept; the oldest beyond that are deleted."
+    )
+    quota_bytes_per_s: int = _setting(
+        0, kinds.size(1, 1 << 50, zero=True), "Bytes a second that a user may send and fetch; beyond that the user is slowed down."
+    )
+    quota_requests_per_s: int = _setting(
+        0, kinds.count(0, 1_000_000_000), "Requests a second that a user may make, 0 for any; beyond that the user is slowed down."
+    )
+
+    transaction_timeout_s: float = _setting(
+        60.0,
+        kinds.duration(0.01, limits.TRANSACTION_TIMEOUT_S_MAX),
+        "Time after which a transaction that asked for no other is aborted.",
+    )
+    delay_max_s: float = _setting(_DAY_S, kinds.duration(0.001, 365 * _DAY_S), "Longest delay of a delayed message.")
+    ttl_s: float = _setting(
+        0.0, kinds.duration(0.001, _YEARS_100_S, zero=True), "Time to live of records that have none, and whose topic has none."
+    )
+    dlq_attempts: int = _setting(3, kinds.count(1, 1000), "Failure at which a record becomes a dead letter.")
+    dlq_retry_s: float = _setting(
+        1.0, kinds.duration(0.001, 60), "Wait after the first failure of a record; it doubles with each, up to a minute."
+    )
+    schema_strict: bool = _setting(
+        False, kinds.boolean(), "Whether a request that names a schema that is not there is refused."
+    )
+
+    encryption_enabled: bool = _setting(
+        False,
+        kinds.boolean(),
+        "Whether everything on the disk is encrypted. The keys are in `encryption_key_file` or in the environment, never here.",
+    )
+    encryption_key_file: str | None = _setting(
+        None, kinds.optional_path(), "File with the keys of encryption at rest, 64 hexadecimal digits a line, the newest last."
+    )
+
     log_level: LogLevel = _setting("info", kinds.choice("debug", "info", "warn", "error"), "Least important line that is logged.")
     log_format: LogFormat = _setting("text", kinds.choice("text", "json"), "Form of log lines on standard error.")
 
@@ -157,8 +218,12 @@ BY_KEY: Final[dict[str, Setting]] = {setting.key: setting for setting in SETTING
 OTHER_VARIABLES: Final[dict[str, str]] = {
     "BRAID_CONFIG": "Configuration file of `braid serve` and `braid config show`, where `--config` does not name one.",
     "BRAID_SERVERS": "Addresses, separated by commas, that clients and the command line connect to.",
+    "BRAID_USERNAME": "Name with which clients and the command line log in.",
+    "BRAID_PASSWORD": "Password with which clients and the command line log in. Shown nowhere.",
     "BRAID_PURE": "`1` runs the plain-Python twin of the compiled hot path.",
-    "BRAID_ENCRYPTION_KEY": "Key with which clients encrypt values.",
+    "BRAID_AUTH_ADMIN_PASSWORD": "Password of the administrator that a start with `auth_enabled` creates. Shown nowhere.",
+    "BRAID_ENCRYPTION_KEY": "Key with which clients encrypt values, and a broker with `encryption_enabled` its data.",
+    "BRAID_ENCRYPTION_KEYS": "Keys of a broker with `encryption_enabled`, separated by commas: the last one encrypts, all decrypt.",
 }
 """`BRAID_*` variables that are not settings of the broker. Any other one is an error, so that a typing mistake is not lost."""
 CLIENT_PREFIX: Final = "BRAID_CLIENT_"

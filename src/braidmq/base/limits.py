@@ -15,6 +15,8 @@ GIB: Final = 1024 * MIB
 # --- FlyMQ frames
 FRAME_PAYLOAD_BYTES_MAX: Final = 32 * MIB
 """The documented frame limit, inclusive. Also caps what a compressed payload may unpack to."""
+REQUEST_LIST_ITEMS_MAX: Final = 100_000
+"""Items of one list inside a request; a frame full of tiny ones would hold up every other connection for seconds."""
 RECORD_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX - 1 * KIB
 """Key and value together, or a whole batch: what fits a frame going in must fit one coming out."""
 ERROR_TEXT_BYTES_MAX: Final = 4096
@@ -29,6 +31,35 @@ PARTITIONS_MAX: Final = 10_000
 """A topic with more is a mistake in a request, not a design."""
 TOPICS_MAX: Final = 1_000_000
 """Keeps a runaway client from filling the metadata with names."""
+
+# --- consumer groups
+GROUPS_MAX: Final = 1_000_000
+"""Groups with offsets, one for each topic and name; all of them are held in memory."""
+GROUPS_WITHOUT_OFFSETS_MAX: Final = 10_000
+"""Groups remembered that never committed and have no member now; the one that was left first is forgotten first."""
+GROUP_TRANSACTIONS_REMEMBERED: Final = 100_000
+"""Transactions whose offsets are known to be applied, so that rolling one forward again changes nothing."""
+GROUP_COMMIT_OFFSETS_MAX: Final = 100_000
+"""Offsets that one command may move."""
+GROUP_MEMBERS_MAX: Final = 1000
+"""Members of one group that share its partitions."""
+MEMBERS_MAX: Final = 100_000
+"""Members of all groups together."""
+MEMBER_TOPICS_MAX: Final = 1000
+"""Topics that one member may name."""
+GROUP_PARTITIONS_MAX: Final = 100_000
+"""Partitions that one member may ask to share: each rebalance deals them out anew."""
+SESSION_TIMEOUT_MS_MIN: Final = 100
+SESSION_TIMEOUT_MS_MAX: Final = 300_000
+"""A member that is silent for longer than it announced is dead; nobody reads its partitions until then."""
+SESSION_TIMEOUT_MS_DEFAULT: Final = 10_000
+"""What a time-out of 0 means."""
+MEMBER_RECONNECT_SECONDS: Final = 2.0
+"""How long a member may live on when its connection is gone, so that a broken connection costs no rebalance."""
+REBALANCE_SECONDS_MAX: Final = 10.0
+"""Longest wait for the members that have not rejoined; their partitions go to the others then."""
+MEMBERS_CHECK_SECONDS: Final = 0.25
+"""How often the broker looks for members that died."""
 
 # --- batches and segments
 BATCH_BYTES_MAX: Final = 64 * MIB
@@ -57,6 +88,11 @@ FILTER_SCAN_SECONDS_MAX: Final = 1.0
 LONG_POLL_SECONDS_MAX: Final = 30.0
 """Longest wait of FETCH_BATCHES; a client asks again."""
 
+DECODED_BYTES_MAX: Final = 32 * MIB
+"""Compressed and encrypted batches kept in their plain form for the next reader; a single one may be larger."""
+DECODED_BYTES_AT_ONCE_MAX: Final = 256 * KIB
+"""Larger compressed or encrypted batches are decoded beside the loop; one read decodes no more than this on it."""
+
 # --- connections
 RECEIVE_BUFFER_BYTES: Final = 256 * KIB
 """One shared buffer that every plain connection receives into."""
@@ -65,13 +101,129 @@ REQUEST_BACKLOG_BYTES_MAX: Final = 1 * MIB
 WRITE_BUFFER_BYTES_HIGH: Final = 4 * MIB
 """Unsent bytes at which a connection's requests wait."""
 WRITE_BUFFER_BYTES_LOW: Final = 1 * MIB
+SESSION_ROUTES_MAX: Final = 10_000
+"""Topics that one connection may write to without being asked again; past it the connection is asked anew."""
 LISTEN_BACKLOG: Final = 4096
 """asyncio's default of 100 makes a burst of connects time out."""
 STOP_SECONDS_MAX: Final = 5.0
-"""A stop waits this long for running requests, then closes the connections."""
+"""A stop ends within this: half of it for running requests, then connections are closed and the log is synced."""
 
 # --- disk
 SYNC_FILES_ONE_BY_ONE_MAX: Final = 16
 """Past so many dirty files one syncfs is cheaper than fdatasync for each."""
 OPEN_FILES_RESERVED: Final = 256
 """Descriptors kept free for sockets and maps when the log decides how many files to keep open."""
+
+# --- encryption at rest
+ENCRYPTION_KEYS_MAX: Final = 100
+"""Keys a broker may hold: more rotations than retention keeps data for."""
+ENCRYPTION_KEY_FILE_BYTES_MAX: Final = 64 * KIB
+"""A larger file is something else than a list of keys."""
+
+# --- users and rights
+USER_NAME_BYTES_MAX: Final = 255
+"""As for topics."""
+ROLE_NAME_BYTES_MAX: Final = 255
+"""A published answer gives the length of a role's name one byte."""
+PASSWORD_BYTES_MAX: Final = 1024
+"""Longer than any passphrase; keeps a hostile one from costing time before it is refused."""
+USERS_MAX: Final = 100_000
+"""Users are held in memory with their rights."""
+ROLES_MAX: Final = 1000
+"""Custom roles; more describe persons, not roles."""
+ROLES_PER_USER_MAX: Final = 100
+"""Each decision walks them."""
+ACLS_MAX: Final = 100_000
+"""ACLs of single topics, found by name."""
+ACL_PATTERNS_MAX: Final = 1000
+"""ACLs of patterns; a topic that is seen for the first time is compared with each."""
+ACL_NAMES_MAX: Final = 1000
+"""Users, and roles, that one ACL may name; a role stands for many users."""
+ACL_CACHE_TOPICS_MAX: Final = 10_000
+"""Topics whose ACL is remembered after it was looked up among the patterns."""
+THROTTLE_ENTRIES_MAX: Final = 100_000
+"""Users and addresses whose failed logins are remembered; the one silent for longest is forgotten first."""
+THROTTLE_SECONDS_MAX: Final = 30.0
+"""Longest wait before the next guess, and longest that a login waits before it is refused."""
+LOGINS_AT_ONCE_MAX: Final = 2
+"""Passwords hashed at a time: each takes a core and 32 MiB for a tenth of a second."""
+QUOTA_BURST_SECONDS: Final = 1.0
+"""A user who was silent may spend so much of the quota at once."""
+QUOTA_USERS_MAX: Final = 100_000
+"""Users and anonymous addresses whose spending is remembered; those who owe nothing are forgotten first."""
+
+# --- audit trail
+AUDIT_PENDING_EVENTS_MAX: Final = 10_000
+"""Events on their way to the disk; past it they are counted and dropped, so that requests never wait for the trail."""
+AUDIT_FIELD_CHARACTERS_MAX: Final = 1024
+"""Longer texts in an event are cut."""
+AUDIT_DETAILS_MAX: Final = 32
+"""Details of one event; what is more is left out."""
+AUDIT_SEGMENT_BYTES: Final = 4 * MIB
+"""What retention lets go at a time, and what a query by time can step over."""
+AUDIT_PAGE_EVENTS_DEFAULT: Final = 100
+"""What a limit of 0 means."""
+AUDIT_PAGE_BYTES_MAX: Final = 8 * MIB
+"""A page ends after so many bytes of events; the rest is on the next one."""
+AUDIT_EXPORT_BYTES_MAX: Final = 31 * MIB
+"""An exported document has to fit a frame."""
+
+# --- schemas
+SCHEMA_NAME_BYTES_MAX: Final = 255
+"""As for topics, whose names they often are."""
+SCHEMA_DEFINITION_BYTES_MAX: Final = 256 * KIB
+"""The largest published schemas of whole industries are smaller."""
+SCHEMA_DEPTH_MAX: Final = 100
+"""Levels that a definition, or a message that is checked, may nest; parsers recurse, and so do people who read it."""
+SCHEMA_MESSAGE_BYTES_MAX: Final = 8 * MIB
+"""A message that is checked is unpacked in memory, where it takes up to thirty times its size."""
+SCHEMA_LIGHT_BYTES_MAX: Final = 16 * KIB
+"""Up to this size a message is checked without weighing it first, and is walked through to say where a fault is."""
+SCHEMA_EVALUATIONS_MAX: Final = 100_000
+"""Keyword entries that a schema may apply to one value of a message, its references followed."""
+SCHEMA_WORK_MAX: Final = 200_000_000
+"""Values of a message times the keyword entries that may apply to each: some seconds."""
+SCHEMA_LISTED_WORK_MAX: Final = 100_000
+"""Up to so much work all errors of a JSON message are listed; past it the first at most, since listing is slow."""
+SCHEMA_ERRORS_MAX: Final = 20
+"""Errors told about one message, and reasons told about one comparison."""
+SCHEMA_REASON_CHARS_MAX: Final = 500
+"""Longer reasons are cut: a definition can put a page into one."""
+SCHEMA_VERSIONS_MAX: Final = 1000
+"""Versions kept of one schema; a transitive check compares with every one."""
+SCHEMA_NAMES_MAX: Final = 100_000
+"""Names ever used: a deleted one is remembered, so that its version numbers are not used again."""
+SCHEMA_TOTAL_BYTES_MAX: Final = 64 * MIB
+"""All definitions together: they are held in memory and written with each snapshot."""
+SCHEMA_COMPILED_MAX: Final = 1000
+"""Compiled schemas kept for the next message; the one used longest ago goes first."""
+SCHEMA_LOOP_RECORDS_MAX: Final = 200
+"""Records of one batch that are checked on the loop; more of them, or larger ones, are checked beside it."""
+
+# --- transactions, delayed messages, dead letters
+TRANSACTION_RECORDS_MAX: Final = 100_000
+"""Records of one transaction: its decision names each of them, and is one record itself."""
+TRANSACTION_BYTES_MAX: Final = 64 * MIB
+"""Bytes of one transaction: they are in memory, a few times over, while they go into their partitions together."""
+TRANSACTIONS_OPEN_MAX: Final = 10_000
+"""Transactions begun and not ended; a client that forgets them must not fill the memory."""
+TRANSACTION_TIMEOUT_S_MAX: Final = 3600.0
+"""Longest time-out that a client may ask for: staged records are kept as long as the oldest open transaction."""
+TRANSACTIONAL_ID_BYTES_MAX: Final = 255
+"""As for topics."""
+TRANSACTIONAL_IDS_REMEMBERED: Final = 10_000
+"""Transactional ids whose newest producer is known; the one taken over longest ago is forgotten first."""
+TRANSACTIONS_REMEMBERED: Final = 10_000
+"""Ended transactions whose outcome can still be told."""
+TTL_MS_MAX: Final = 100 * 365 * 24 * 3600 * 1000
+"""A longer time to live is no longer than this: a hundred years and a day in milliseconds still fit everywhere."""
+DELAYED_MESSAGES_MAX: Final = 10_000_000
+"""Delayed messages waiting: about 80 bytes of memory each."""
+DELIVERY_RECORDS_MAX: Final = 1000
+"""Records that one decision moves for the broker itself (delayed, dead, replayed): bounds what is in memory at once."""
+DELIVERY_BYTES_TARGET: Final = 8 * MIB
+"""And their bytes, once there is one."""
+FAILURES_REMEMBERED: Final = 100_000
+"""Records that failed and whose attempts are counted; the one that failed longest ago is forgotten first."""
+EXPIRED_SCAN_BYTES_MAX: Final = 8 * MIB
+"""How much of the log one read may pass over because it is expired, before others get their turn."""

@@ -9,45 +9,49 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.clock import Clock
 from braidmq.base.disk import Disk
 from braidmq.base.errors import BraidError
-from braidmq.broker.groups import GroupTable, start_offset
+from braidmq.base.steady_clock import SteadyClock
+from braidmq.broker.admission import Admission, is_open
+from braidmq.broker.dead_letters import DeadLetters
+from braidmq.broker.delayed import Delayed
+from braidmq.broker.expired_letters import ExpiredLetters
+from braidmq.broker.features import SYSTEM, Security
+from braidmq.broker.group_offsets import GroupOffsets
+from braidmq.broker.groups import GroupCoordinator
 from braidmq.broker.journal import Journal
-from braidmq.broker.names import INTERNAL_PREFIX, check_group, check_topic
-from braidmq.broker.record_filter import compile_filter
+from braidmq.broker.machines import SCHEMAS, TOPICS, MachineGroup
+from braidmq.broker.names import INTERNAL_PREFIX, check_topic
+from braidmq.broker.record_filter import compile_filter, keep_matching
+from braidmq.broker.schema_registry import SchemaRegistry
+from braidmq.broker.settings import BrokerSettings as BrokerSettings
 from braidmq.broker.store import LogStore
-from braidmq.broker.topics import Topic, TopicTable, check_properties
-from braidmq.log.commit import GroupCommit, ThreadSyncer
+from braidmq.broker.topics import PROPERTIES, Topic, TopicTable, check_properties
+from braidmq.broker.transactions import Transactions
+from braidmq.broker.work import WorkEngine
+from braidmq.log.commit import GroupCommit, SyncJob, ThreadSyncer
 from braidmq.log.level import Level
-from braidmq.log.partition import Batches, Cold, LogSettings, PartitionLog, Rows
+from braidmq.log.partition import LogSettings, PartitionLog
+from braidmq.log.partition_reads import Batches, Cold, Rows
+from braidmq.security.audit import audit_settings
 
 _Read = TypeVar("_Read", Rows, Batches)
 _JOURNAL_SEGMENT_BYTES: Final = 16 * limits.MIB
 _FILTER_STEP_RECORDS: Final = 2000
+_WORK_CHECK_SECONDS: Final = 1.0
+_OPENED_PER_RETENTION: Final = 500
+"""Unused partitions opened for retention at a time, so that a look never holds up the loop for long."""
 
 logger = logging.getLogger("braidmq.broker")
-
-
-@dataclass(slots=True)
-class BrokerSettings:
-    """What of the configuration the broker itself needs."""
-
-    data_dir: str
-    defaults: LogSettings
-    default_partitions: int = 3
-    auto_create_topics: bool = True
-    topics_max: int = limits.TOPICS_MAX
-    checkpoint_interval_s: float = 60.0
-    retention_interval_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -67,24 +71,50 @@ class StagedBatch:
 class Broker:
     def __init__(self, settings: BrokerSettings, disk: Disk, clock: Clock) -> None:
         self.settings = settings
-        self._clock = clock
+        self.clock = self._clock = clock
+        self.disk = disk
+        self.steady = SteadyClock(clock)
+        """What delays and expiry are measured by."""
         self._loop = asyncio.get_running_loop()
         self._io = ThreadPoolExecutor(2, thread_name_prefix="braid-io")
+        self._cpu = ThreadPoolExecutor(2, thread_name_prefix="braid-cpu")
+        """Passwords and schemas: nobody who reads waits behind them."""
         self.commit = GroupCommit(clock, ThreadSyncer(disk, self._loop.call_soon_threadsafe), self._loop.call_soon)
         self.commit.on_failure = _log_failure
-        self.store = LogStore(disk, settings.data_dir)
+        self.store = LogStore(
+            disk, settings.data_dir, settings.load_keys, encrypt=settings.encryption_enabled, now=self.steady.now_ms
+        )
         self.topics = TopicTable(settings.topics_max)
-        self.groups = GroupTable()
+        self.groups = GroupOffsets()
+        self.coordinator = GroupCoordinator(
+            self.groups, self.topics, self._log, clock, self._submit_offsets,
+            lambda action: self._loop.run_in_executor(self._io, action),
+        )
+        self.security = Security(settings.security, clock)
+        self.schemas = SchemaRegistry(self.topics, clock, partial(self._submit_metadata, SCHEMAS), self.compute)
+        self.admission = Admission(self)
+        self._routes: dict[int, hot.Route] = {}
         self.routes = hot.RouteTable()
-        """Topics that any client may produce to with no further question."""
+        """Topics that any client may produce to with no further question, where nobody has to log in."""
+        self.routes_version = 0
+        """Grows when a route must not be used any more."""
+        # Topics are always synced: one of level `fsync` on a broker of level `os` must not vanish with its records.
+        self._metadata_settings = LogSettings(Level.FSYNC, _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0)
         self._internal_settings = LogSettings(
-            max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0
+            max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0, gapless=True
         )
         self._disk = disk
         self._metadata: Journal
         self._offsets: Journal
+        self.work = WorkEngine(self)
+        self.transactions = Transactions(self, settings.transaction_timeout_s)
+        self.delayed = Delayed(self, settings.delay_ms_max)
+        self.dead_letters = DeadLetters(self, settings.dlq_suffix, settings.dlq_attempts_max, settings.dlq_retry_ms)
+        self.expired_letters = ExpiredLetters(self)
         self._housekeeping: list[asyncio.Task[None]] = []
         self._deletions: set[asyncio.Task[bool]] = set()
+        self._polls: set[asyncio.Event] = set()
+        self._stopping = False
 
     # --- start and stop
 
@@ -93,13 +123,21 @@ class Broker:
         self.store.open()
         try:
             await self._loop.run_in_executor(self._io, self._recover)
+            await self.work.start()
+            await self.security.ensure_admin()
         except BaseException:
             self.store.abandon()
+            self.commit.close()
+            self._io.shutdown()
             raise
         self._housekeeping = [
             asyncio.create_task(self._every(self.settings.checkpoint_interval_s, self.checkpoint)),
-            asyncio.create_task(self._every(self.settings.retention_interval_s, self._apply_retention)),
+            asyncio.create_task(self._every(self.settings.retention_interval_s, self.apply_retention)),
+            asyncio.create_task(self._every(limits.MEMBERS_CHECK_SECONDS, self._check_members)),
+            asyncio.create_task(self._every(_WORK_CHECK_SECONDS, self._check_work)),
         ]
+        self.delayed.start()
+        self.security.note("system.start", SYSTEM, "", self.security.settings.node_id, "start")
         report = self.store.report
         logger.info(
             "%s start: %d topics, %d partitions opened, %d bytes checked, %d bytes removed",
@@ -109,40 +147,63 @@ class Broker:
 
     def _recover(self) -> None:
         store = self.store
-        self._metadata = Journal(self._disk, store.internal("metadata", self._internal_settings), self.commit, self.topics)
+        security = self.security
+        machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table})
+        self._metadata = Journal(self._disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
         self._offsets = Journal(self._disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
         self._metadata.replay()
         self._offsets.replay()
+        self.groups.keep_topics(lambda topic_id: self.topics.by_id(topic_id) is not None)
+        self.work.open(self._metadata_settings)
+        trail = None
+        wanted = security.settings
+        if wanted.audit_enabled:
+            kept = audit_settings(self.settings.defaults.level, wanted.audit_retention_days, wanted.audit_retention_bytes)
+            trail = store.internal("audit", kept)
+        security.open(trail, self.commit, self._submit_metadata, self.beside, self.compute)
         store.remove_leftovers(lambda topic_id: self.topics.by_id(topic_id) is not None, self.topics.next_id)
         if not store.report.clean:
             for topic_id, partitions in list(store.partitions_on_disk()):
                 topic = self.topics.by_id(topic_id)
                 if topic is not None:
                     for partition in partitions:
-                        self._log(topic, partition)
+                        if partition < topic.partitions:
+                            self._log(topic, partition)
 
     async def stop(self) -> None:
         """Make everything durable and say so; afterwards a start reads nothing."""
+        self.coordinator.members.close()
+        self.security.note("system.stop", SYSTEM, "", self.security.settings.node_id, "stop")
         for task in self._housekeeping:
             task.cancel()
         await asyncio.gather(*self._housekeeping, *self._deletions, return_exceptions=True)
+        await self._finish_work()
         self.commit.flush()
         # Acks of the last cycles are posted to the loop before the syncer ends, so they go out before we go on.
         await self._loop.run_in_executor(None, self.commit.close)
-        self._metadata.save_snapshot()
-        self._offsets.save_snapshot()
-        files = self.store.unsynced_files()
-        await self._loop.run_in_executor(self._io, self._disk.sync_files, files)
-        self.store.close()
+        changed = self.store.changed_since_checkpoint()
+        job = SyncJob(self.store.unsynced_files(), set(), lambda _: None)
+        await self._loop.run_in_executor(self._io, job.run, self._disk)
+        self._fail_unsynced(changed, job)
+        try:
+            if any(log.failure is not None for log in self.store.open_partitions()):
+                raise OSError("a partition failed before")
+            self._metadata.save_snapshot()
+            self._offsets.save_snapshot()
+            self.work.journal.save_snapshot()
+            self.store.close()
+        except OSError as fault:
+            # Everything acknowledged is safe; only the shortcut for the next start is missing.
+            logger.error("the stop could not be recorded (%s): the next start will check the log", fault)
+            self.store.abandon()
         self._io.shutdown()
+        self._cpu.shutdown()
 
-    async def _every(self, interval_s: float, action: Callable[[], asyncio.Future[None] | object]) -> None:
+    async def _every(self, interval_s: float, action: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                outcome = action()
-                if asyncio.iscoroutine(outcome):
-                    await outcome
+                await action()
             except OSError as fault:
                 logger.error("housekeeping failed: %s", fault)
 
@@ -151,13 +212,58 @@ class Broker:
         for journal in (self._metadata, self._offsets):
             if journal.snapshot_due:
                 journal.save_snapshot()
-        if self.store.changed_since_checkpoint():
-            files = self.store.unsynced_files()
+        if self.work.journal.snapshot_due:
+            await self.work.journal.save_snapshot_beside(self.beside)
+        changed = self.store.changed_since_checkpoint()
+        if changed:
+            job = SyncJob(self.store.unsynced_files(), self.store.unsynced_names(), lambda _: None)
             checkpoint = self.store.checkpoint()
-            await self._loop.run_in_executor(self._io, self.store.save, checkpoint, files)
+            await self._loop.run_in_executor(self._io, self.store.save, checkpoint, job)
+            self._fail_unsynced(changed, job)
 
-    def _apply_retention(self) -> None:
-        self.store.apply_retention(self._clock.now_ms())
+    async def _check_members(self) -> None:
+        self.coordinator.members.tick()
+
+    async def _check_work(self) -> None:
+        """What transactions, delayed messages and dead letters need now and then."""
+        self.transactions.abort_overdue()
+        await self.work.tick()
+        await self.expired_letters.sweep()
+
+    async def _finish_work(self) -> None:
+        """Let what was decided come to its end, before the disk is closed."""
+        await self.delayed.stop()
+        await self.transactions.stop()
+        await self.work.stop()
+
+    async def beside(self, action: Callable[[], None]) -> None:
+        """Run something that blocks, beside the loop."""
+        await self._loop.run_in_executor(self._io, action)
+
+    async def compute(self, action: Callable[[], Any]) -> Any:
+        """Run something that takes long, beside the loop and beside what waits for the disk; returns its result."""
+        return await self._loop.run_in_executor(self._cpu, action)
+
+    async def _submit_metadata(self, machine: str, command: list[Any]) -> Any:
+        """Make a command of one of the metadata machines durable and apply it. The journal exists only after recovery."""
+        return await self._metadata.submit([machine, *command])
+
+    def _fail_unsynced(self, logs: list[PartitionLog], job: SyncJob) -> None:
+        """Partitions below level `fsync` learn only here that their disk fails."""
+        for log in logs:
+            fault = next((job.failed[file] for file in log.unsynced_files() if file in job.failed), None)
+            if fault is not None and log.failure is None:
+                _log_failure(log, log.fail(f"sync failed: {fault}"))
+
+    async def apply_retention(self) -> None:
+        """Let go of what topics need not keep, also of those that nobody has used since the start."""
+        for topic_id, partition in self.store.unopened()[:_OPENED_PER_RETENTION]:
+            topic = self.topics.by_id(topic_id)
+            if topic is not None:
+                self._log(topic, partition)
+        for segment in self.store.apply_retention(self._clock.now_ms()):
+            await self._loop.run_in_executor(self._io, segment.remove)
+        self.security.apply_retention(self._clock.now_ms())
 
     # --- topics
 
@@ -174,11 +280,13 @@ class Broker:
         if not 0 <= partitions <= limits.PARTITIONS_MAX:
             raise BraidError("INVALID_PARTITIONS", partitions=partitions, most=limits.PARTITIONS_MAX)
         check_properties(properties or {})
+        self._check_binding(properties or {})
         known = self.topics.get(name)
         if known is not None:
             return known
         command = self.topics.create(name, partitions or 1, self._clock.now_ms(), properties or {})
-        topic: Topic = await self._metadata.submit(command)
+        topic: Topic = await self._submit_metadata(TOPICS, command)
+        self.coordinator.topic_changed(name)
         return topic
 
     async def auto_create(self, name: str, partitions: int | None = None) -> Topic:
@@ -202,25 +310,58 @@ class Broker:
         return await asyncio.shield(deletion)
 
     async def _delete_topic(self, name: str) -> bool:
-        gone: Topic | None = await self._metadata.submit(self.topics.delete(name))
+        gone: Topic | None = await self._submit_metadata(TOPICS, self.topics.delete(name))
         if gone is None:
             return False
-        self.routes.remove(name.encode())
-        self.store.remove_topic(gone.id, gone.partitions)
+        self._drop_route(gone)
+        self.store.retire_topic(gone.id, gone.partitions)
+        self.coordinator.topic_removed(gone)
         await self._offsets.submit(self.groups.forget_topic(gone.id))
+        await self.work.forget_topic(gone.id)
+        await self._loop.run_in_executor(self._io, self.store.remove_topic_files, gone.id)
         return True
+
+    async def configure_topic(self, name: str, properties: Mapping[str, str]) -> Topic:
+        """Set properties of a topic, which apply at once; an empty value is the broker's default again."""
+        check_topic(name)
+        if not properties:
+            return self.topic(name)
+        check_properties({key: value for key, value in properties.items() if value or key not in PROPERTIES})
+        self._check_binding(properties)
+        topic: Topic = await self._submit_metadata(TOPICS, self.topics.configure(name, properties))
+        # What came in before belongs to the settings before.
+        self.commit.flush()
+        self._drop_route(topic)
+        self.expired_letters.look_again()
+        settings = topic.settings(self.settings.defaults)
+        for partition in range(topic.partitions):
+            self.store.reconfigure(topic.id, partition, settings)
+        self.expired_letters.look_again()
+        return topic
+
+    def _check_binding(self, properties: Mapping[str, str]) -> None:
+        """A topic can only be bound to a schema that is there."""
+        if properties.get("schema"):
+            self.schemas.table.get(properties["schema"])
+
+    def _drop_route(self, topic: Topic) -> None:
+        """Let producers of a topic that changed come the long way once more."""
+        self._routes.pop(topic.id, None)
+        self.routes.remove(topic.name.encode())
+        self.routes_version += 1
 
     def topic_names(self) -> list[str]:
         return [topic.name for topic in self.topics.all() if not topic.name.startswith(INTERNAL_PREFIX)]
 
     def route(self, topic: Topic) -> hot.Route:
-        """The topic's way into the parser, for producers."""
-        name = topic.name.encode()
-        route = self.routes.get(name)
+        """The topic's way into the parser, for producers; one that is bound to a schema has none there."""
+        route = self._routes.get(topic.id)
         if route is None:
             accumulators = [self._log(topic, partition).accumulator for partition in range(topic.partitions)]
-            route = hot.Route(name, accumulators, int(topic.settings(self.settings.defaults).level))
-            self.routes.add(route)
+            route = hot.Route(topic.name.encode(), accumulators, int(topic.settings(self.settings.defaults).level))
+            self._routes[topic.id] = route
+            if is_open(topic):
+                self.routes.add(route)
         return route
 
     # --- partitions
@@ -228,8 +369,15 @@ class Broker:
     def _log(self, topic: Topic, partition: int) -> PartitionLog:
         log = self.store.opened(topic.id, partition)
         if log is None:
+            if self.topics.by_id(topic.id) is None:
+                # Whoever holds on to a deleted topic must not bring its files back.
+                raise BraidError("TOPIC_NOT_FOUND", topic=topic.name)
             log = self.store.partition(topic.id, topic.name, partition, topic.settings(self.settings.defaults))
         return log
+
+    def log_of(self, topic: Topic, partition: int) -> PartitionLog:
+        """The log of a partition that the topic has."""
+        return self._log(topic, partition)
 
     def partition(self, name: str, partition: int, error: str = "PARTITION_OUT_OF_RANGE") -> PartitionLog:
         """The partition's log, or the error that says what is missing."""
@@ -255,6 +403,10 @@ class Broker:
 
     async def durable(self, log: PartitionLog, end_offset: int) -> None:
         """Wait until everything below `end_offset` is as durable as its topic promises."""
+        await self.durability(log, end_offset)
+
+    def durability(self, log: PartitionLog, end_offset: int) -> asyncio.Future[None]:
+        """What `durable` waits for. To be asked for in the turn that brings the records: a write may fail at its end."""
         waiting: asyncio.Future[None] = self._loop.create_future()
 
         def told(error: BraidError | None) -> None:
@@ -265,14 +417,25 @@ class Broker:
                     waiting.set_exception(error)
 
         _when_durable(log, end_offset, told)
-        await waiting
+        return waiting
 
     # --- producing, for everything but the hot path
 
-    async def append(self, topic: Topic, partition: int, key: bytes, value: bytes) -> tuple[int, int, int]:
-        """Store one record; returns partition, offset and timestamp once it is durable."""
-        if len(key) + len(value) > limits.RECORD_BYTES_MAX:
-            raise BraidError("RECORD_TOO_LARGE", size=len(key) + len(value), limit=limits.RECORD_BYTES_MAX)
+    async def append(
+        self, topic: Topic, partition: int, key: bytes, value: bytes, *, ttl_ms: int = 0, attrs: bytes = b""
+    ) -> tuple[int, int, int]:
+        """Store one record; returns partition, offset and timestamp once it is durable. A `ttl_ms` of 0 is the topic's."""
+        staged = self.stage(topic, partition, key, value, ttl_ms=ttl_ms, attrs=attrs)
+        await self.durable(staged.log, staged.base_offset + 1)
+        return staged.log.partition, staged.base_offset, staged.timestamp
+
+    def stage(
+        self, topic: Topic, partition: int, key: bytes, value: bytes, *, ttl_ms: int = 0, attrs: bytes = b""
+    ) -> StagedBatch:
+        """Take one record in; it is written at the end of this turn."""
+        if len(key) + len(value) + len(attrs) > limits.RECORD_BYTES_MAX:
+            raise BraidError("RECORD_TOO_LARGE", size=len(key) + len(value) + len(attrs), limit=limits.RECORD_BYTES_MAX)
+        expiry = self.steady.now_ms() + min(ttl_ms, limits.TTL_MS_MAX) if ttl_ms > 0 else 0
         partition = self.choose_partition(self.route(topic), key, partition)
         log = self._log(topic, partition)
         log.check_writable()
@@ -280,10 +443,9 @@ class Broker:
         if log.pending_bytes + len(key) + len(value) > limits.FLUSH_BYTES_TARGET:
             self.commit.flush()
             timestamp = self.commit.now_ms()
-        offset = log.accumulator.append(key or None, value)
+        offset = log.accumulator.append(key or None, value, expiry, attrs or None)
         self.commit.touch(log)
-        await self.durable(log, offset + 1)
-        return partition, offset, timestamp
+        return StagedBatch(log, offset, 1, timestamp, False)
 
     def stage_batch(self, topic: Topic, partition: int, batch: bytes | memoryview) -> StagedBatch:
         """Take a whole batch in; it is written at the end of this turn. `batch` is copied."""
@@ -308,13 +470,27 @@ class Broker:
         """Bring a cold range into memory without holding up the loop."""
         await self._loop.run_in_executor(self._io, cold.warm_up)
 
+    def row_at(self, log: PartitionLog, rows: Rows, offset: int) -> memoryview:
+        """The row of exactly `offset` from a read that began there; MESSAGE_EXPIRED where that passed over it."""
+        row = memoryview(rows.slices[0]) if rows.count else memoryview(b"")
+        if int.from_bytes(row[-8:], "big") != offset or not rows.count:
+            raise BraidError("MESSAGE_EXPIRED", offset=offset, topic=log.topic, partition=log.partition)
+        return row
+
     async def finish_rows(self, log: PartitionLog, cold: Cold, offset: int, records_max: int, bytes_max: int) -> Rows:
-        """Read rows that were cold at first."""
-        await self.warm(cold)
-        # Retention may have moved on meanwhile.
-        rows = log.read_rows(max(offset, log.log_start), records_max, bytes_max, warmed=True)
-        assert not isinstance(rows, Cold)
-        return rows
+        """Read rows that were cold at first, or that come after many expired ones."""
+        deadline = self._loop.time() + limits.FILTER_SCAN_SECONDS_MAX
+        while True:
+            if cold.resume_at >= 0:
+                offset = cold.resume_at
+            await self.warm(cold)
+            # Retention may have moved on meanwhile.
+            rows = log.read_rows(max(offset, log.log_start), records_max, bytes_max, warmed=cold.resume_at < 0)
+            if isinstance(rows, Rows):
+                return rows
+            cold = rows
+            if cold.resume_at >= 0 and self._loop.time() >= deadline:
+                return Rows([], 0, 0, cold.resume_at)
 
     async def read_batches(
         self, log: PartitionLog, offset: int, bytes_max: int, bytes_min: int, wait_s: float
@@ -330,20 +506,28 @@ class Broker:
             left = deadline - self._loop.time()
             # More that does not fit any more is no reason to wait: the answer cannot grow.
             full = read.size > 0 and read.next_offset < log.high_watermark
-            if read.size >= bytes_min or full or left <= 0 or log.removed:
+            if read.size >= bytes_min or full or left <= 0 or log.removed or self._stopping:
                 return read
             await self._tail_moved(log, left)
             offset = max(offset, log.log_start)
 
     async def _tail_moved(self, log: PartitionLog, timeout_s: float) -> None:
-        moved: asyncio.Future[None] = self._loop.create_future()
-        log.watch_tail(moved, lambda: None if moved.done() else moved.set_result(None))
-        timer = self._loop.call_later(timeout_s, lambda: None if moved.done() else moved.set_result(None))
+        moved = asyncio.Event()
+        log.watch_tail(moved, moved.set)
+        self._polls.add(moved)
+        timer = self._loop.call_later(timeout_s, moved.set)
         try:
-            await moved
+            await moved.wait()
         finally:
             timer.cancel()
+            self._polls.discard(moved)
             log.unwatch_tail(moved)
+
+    def end_polls(self) -> None:
+        """Let every long poll answer now with what it has: the broker is about to stop."""
+        self._stopping = True
+        for poll in self._polls:
+            poll.set()
 
     async def filtered(self, log: PartitionLog, offset: int, records_max: int, text: str) -> Rows:
         """Rows that match a filter; `next_offset` is after the last record looked at."""
@@ -356,69 +540,39 @@ class Broker:
             if isinstance(rows, Cold):
                 rows = await self.finish_rows(log, rows, result.next_offset, _FILTER_STEP_RECORDS, limits.FETCH_BYTES_TARGET)
             if rows.count == 0:
+                result.next_offset = rows.next_offset
                 break
-            room_left = await self._loop.run_in_executor(self._io, partial(_keep_matching, rows, matches, result, records_max))
+            room_left = await self._loop.run_in_executor(self._io, partial(keep_matching, rows, matches, result, records_max))
             if not room_left or self._loop.time() >= deadline:
                 break
         return result
 
-    # --- groups
+    # --- groups; everything else about them is asked of `coordinator`
 
     def subscribe(self, name: str, group: str, partition: int, mode: str, member: object, address: str) -> int:
         """Where the group begins to read; the member counts as connected until `unsubscribe`."""
-        log = self.partition(name, partition, "PARTITION_NOT_FOUND")
-        topic = self.topic(name)
-        if group:
-            check_group(group)
-        offset = start_offset(mode, log.log_start, log.high_watermark, self.groups.committed(topic.id, group, partition))
-        if group:
-            self.groups.join(topic.id, group, member, address)
-        return offset
+        return self.coordinator.subscribe(name, group, partition, mode, member, address)
 
     def unsubscribe(self, topic_id: int, group: str, member: object) -> None:
-        self.groups.leave(topic_id, group, member)
+        self.coordinator.unsubscribe(topic_id, group, member)
 
     async def commit_offset(self, name: str, group: str, partition: int, offset: int) -> None:
         """Store a group's position; durable when this returns."""
-        topic = self.topic(name)
-        check_group(group)
-        if not 0 <= partition < topic.partitions:
-            raise BraidError("PARTITION_NOT_FOUND", partition=partition)
-        await self._offsets.submit(self.groups.commit(topic.id, group, partition, offset))
+        await self.coordinator.commit_offset(name, group, partition, offset)
+
+    def post_offsets(self, command: list[Any]) -> asyncio.Future[Any]:
+        """Commit offsets in the same write as what else this turn brings."""
+        return self._offsets.post(command)
+
+    async def _submit_offsets(self, command: list[Any]) -> Any:
+        """The journal exists only after recovery, the coordinator before it."""
+        return await self._offsets.submit(command)
 
     # --- what the outside may ask
 
     def recovery(self) -> dict[str, object]:
         """The `recovery` document: how this broker came up."""
         return self.store.report.document()
-
-
-def _keep_matching(rows: Rows, matches: Callable[[bytes | None, bytes], bool], result: Rows, records_max: int) -> bool:
-    """Move matching rows from `rows` to `result`, up to its limits; returns whether it can take more."""
-    for part in rows.slices:
-        view = memoryview(part)
-        at = 0
-        while at < len(view):
-            key_size = int.from_bytes(view[at : at + 4], "big")
-            value_at = at + 8 + key_size
-            value_size = int.from_bytes(view[value_at - 4 : value_at], "big")
-            end = value_at + value_size + 8
-            key = bytes(view[at + 4 : at + 4 + key_size]) if key_size else None
-            offset = int.from_bytes(view[end - 8 : end], "big")
-            result.next_offset = offset + 1
-            if matches(key, bytes(view[value_at : value_at + value_size])):
-                if result.count and result.size + end - at > limits.FETCH_BYTES_TARGET:
-                    # It would not fit a frame behind the others; it is the first of the next answer.
-                    result.next_offset = offset
-                    return False
-                result.slices.append(view[at:end])
-                result.size += end - at
-                result.count += 1
-                if result.count >= records_max or result.size >= limits.FETCH_BYTES_TARGET:
-                    return False
-            at = end
-    result.next_offset = rows.next_offset
-    return True
 
 
 def _when_durable(log: PartitionLog, end_offset: int, callback: Callable[[BraidError | None], None]) -> None:

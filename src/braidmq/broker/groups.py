@@ -1,93 +1,309 @@
-"""Consumer groups: durable offsets, as a state machine, and the members that are connected now.
+"""Consumer groups as the outside sees them: offsets, lag, resets, and members of both kinds.
 
-A group belongs to a topic, so the same name on two topics is two groups. A committed offset is the next one to read; it is
-stored as given and may go back. Members live in memory only: a member is a connection.
+The offsets are durable (`group_offsets.py`). Members are not: a connection that subscribed (`group_subscribers.py`), or a
+member that shares partitions with others and is known by its id (`group_sharing.py`).
+
+A group belongs to a topic. Members that share partitions join a name, and belong to the groups of that name on all their
+topics.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
+from braidmq.base import limits
+from braidmq.base.clock import Clock
 from braidmq.base.errors import BraidError
+from braidmq.broker.group_lag import GroupLag, LagReader, LogOf, OffLoop, PartitionLag
+from braidmq.broker.group_members import Member
+from braidmq.broker.group_offsets import GroupOffsets
+from braidmq.broker.group_sharing import SharedGroups
+from braidmq.broker.group_subscribers import Subscribers
+from braidmq.broker.names import check_group
+from braidmq.broker.topics import Topic, TopicTable
+from braidmq.log.time_lookup import offset_for_time
+
+OffsetRow = tuple[int, str, int, int]
+"""Topic id, group, partition, offset."""
 
 
-class Group:
-    __slots__ = ("members", "name", "offsets", "topic_id")
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    topic: str
+    group: str
+    members: tuple[str, ...]
+    """Addresses of connections that subscribed, then ids of members that share the partitions."""
+    offsets: tuple[tuple[int, int], ...]
+    """Partition and offset, of the partitions that were committed."""
+    state: str
+    """`empty`, `active`, or `rebalancing`."""
+    generation: int
+    """0 without members that share."""
 
-    def __init__(self, topic_id: int, name: str) -> None:
-        self.topic_id = topic_id
-        self.name = name
-        self.offsets: dict[int, int] = {}
-        self.members: dict[object, str] = {}
-        """Connection to its address."""
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """What a reset does to one partition, or would do."""
+
+    partition: int
+    before: int | None
+    after: int
 
 
-class GroupTable:
-    def __init__(self) -> None:
-        self._groups: dict[tuple[int, str], Group] = {}
+class GroupCoordinator:
+    def __init__(
+        self, offsets: GroupOffsets, topics: TopicTable, log_of: LogOf, clock: Clock,
+        submit: Callable[[list[Any]], Awaitable[Any]], off_loop: OffLoop,
+        *, groups_max: int = limits.GROUPS_MAX,
+    ) -> None:
+        self._offsets = offsets
+        self._topics = topics
+        self._log_of = log_of
+        self._clock = clock
+        self._submit = submit
+        self._off_loop = off_loop
+        self._groups_max = groups_max
+        self._lags = LagReader(log_of, self._is_live, clock, off_loop)
+        self._subscribers = Subscribers()
+        self.members = SharedGroups(topics, clock, submit, self._member_gone)
 
-    def __len__(self) -> int:
-        return len(self._groups)
+    # --- finding
 
-    def get(self, topic_id: int, name: str) -> Group | None:
-        return self._groups.get((topic_id, name))
+    def _topic(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise BraidError("TOPIC_NOT_FOUND", topic=name)
+        return topic
 
-    def all(self) -> list[Group]:
-        return list(self._groups.values())
+    def _is_live(self, topic: Topic) -> bool:
+        return self._topics.by_id(topic.id) is not None
 
-    # --- commands
+    def _checked(self, name: str, partition: int) -> Topic:
+        topic = self._topic(name)
+        if not 0 <= partition < topic.partitions:
+            raise BraidError("PARTITION_NOT_FOUND", partition=partition)
+        return topic
 
-    @staticmethod
-    def commit(topic_id: int, group: str, partition: int, offset: int) -> list[Any]:
-        return ["commit", topic_id, group, partition, offset]
+    def _exists(self, topic: Topic, group: str) -> bool:
+        known = self._offsets.has(topic.id, group) or self._subscribers.has(topic.id, group)
+        return known or bool(self.members.readers(topic.name, group))
 
-    @staticmethod
-    def forget_topic(topic_id: int) -> list[Any]:
-        return ["forget_topic", topic_id]
+    def _topics_of(self, name: str, group: str) -> list[Topic]:
+        """The topic, or with the empty name all that have the group, in name order; or GROUP_NOT_FOUND."""
+        if name:
+            topic = self._topics.get(name)
+            found = [] if topic is None or not self._exists(topic, group) else [topic]
+        else:
+            names = self.members.topics_of(group)
+            ids = self._offsets.topics_of(group) | self._subscribers.topics_of(group)
+            topics = {topic.id: topic for topic in map(self._topics.by_id, ids) if topic is not None}
+            topics |= {topic.id: topic for topic in map(self._topics.get, names) if topic is not None}
+            found = sorted(topics.values(), key=lambda topic: topic.name)
+        if not found:
+            raise BraidError("GROUP_NOT_FOUND", topic=name, group=group)
+        return found
 
-    def apply(self, command: list[Any]) -> None:
-        match command:
-            case ["commit", int(topic_id), str(name), int(partition), int(offset)]:
-                self._ensure(topic_id, name).offsets[partition] = offset
-            case ["forget_topic", int(topic_id)]:
-                for key in [key for key in self._groups if key[0] == topic_id]:
-                    del self._groups[key]
-            case _:
-                raise AssertionError(f"unknown group command {command[:1]}")
+    def _all(self) -> list[tuple[Topic, str]]:
+        """Every group, by topic and name."""
+        keys = {*self._offsets.all(), *self._subscribers.all()}
+        for shared in self.members.all():
+            keys.update((topic.id, shared.name) for topic in map(self._topics.get, shared.topics()) if topic is not None)
+        found = [(topic, group) for topic_id, group in keys if (topic := self._topics.by_id(topic_id)) is not None]
+        return sorted(found, key=lambda pair: (pair[0].name, pair[1]))
 
-    def _ensure(self, topic_id: int, name: str) -> Group:
-        key = (topic_id, name)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = Group(topic_id, name)
-        return group
+    # --- asking
 
-    # --- members
+    def committed(self, topic: str, group: str, partition: int) -> int:
+        """The group's next offset to read; 0 when it has not committed here."""
+        found = self._topics_of(topic, group)[0]
+        self._checked(found.name, partition)
+        return self._offsets.committed(found.id, group, partition) or 0
 
-    def join(self, topic_id: int, name: str, member: object, address: str) -> Group:
-        group = self._ensure(topic_id, name)
-        group.members[member] = address
-        return group
+    def describe(self, topic: str, group: str) -> GroupInfo:
+        """One group; the empty topic means the first in name order that has it."""
+        return self._info(self._topics_of(topic, group)[0], group)
 
-    def leave(self, topic_id: int, name: str, member: object) -> None:
-        group = self._groups.get((topic_id, name))
-        if group is not None:
-            group.members.pop(member, None)
-            if not group.members and not group.offsets:
-                del self._groups[topic_id, name]
+    def list_groups(self) -> list[GroupInfo]:
+        """Every group on every topic, in that order."""
+        return [self._info(topic, group) for topic, group in self._all()]
 
-    def committed(self, topic_id: int, name: str, partition: int) -> int | None:
-        group = self._groups.get((topic_id, name))
-        return None if group is None else group.offsets.get(partition)
+    def topics_of(self, group: str) -> list[str]:
+        """The topics on which there is a group of that name, in order."""
+        return [topic.name for topic in self._topics_of("", group)]
 
-    # --- snapshots
+    def _info(self, topic: Topic, group: str) -> GroupInfo:
+        members = self._subscribers.addresses(topic.id, group)
+        generation, state = 0, "active" if members else "empty"
+        sharing, shared = self.members.readers(topic.name, group), self.members.get(group)
+        if sharing and shared is not None:
+            members += [member.id for member in sharing]
+            generation, state = shared.generation, "rebalancing" if shared.rebalancing else "active"
+        return GroupInfo(
+            topic.name, group, tuple(members), tuple(sorted(self._offsets.offsets(topic.id, group).items())), state, generation
+        )
 
-    def snapshot(self) -> Any:
-        return [[g.topic_id, g.name, list(g.offsets.items())] for g in self._groups.values() if g.offsets]
+    async def lag(self, topic: str, group: str, partition: int) -> PartitionLag:
+        """How far the group is behind; one that nobody knows has read nothing."""
+        found = self._checked(topic, partition)
+        return await self._lags.partition(found, partition, self._offsets.committed(found.id, group, partition) or 0)
 
-    def restore(self, document: Any) -> None:
-        for topic_id, name, offsets in document:
-            self._ensure(topic_id, name).offsets.update((int(p), int(o)) for p, o in offsets)
+    async def group_lag(self, topic: str, group: str) -> GroupLag:
+        """All partitions; the empty topic means the first in name order that has the group."""
+        found = self._topics_of(topic, group)[0]
+        lags = await self._lags.groups([(found, group, self._offsets.offsets(found.id, group))])
+        if not lags:
+            raise BraidError("GROUP_NOT_FOUND", topic=topic, group=group)
+        return lags[0]
+
+    async def lags(self) -> list[GroupLag]:
+        """Every group on every topic."""
+        return await self._lags.groups(
+            [(topic, group, dict(self._offsets.offsets(topic.id, group))) for topic, group in self._all()]
+        )
+
+    # --- published clients: a connection subscribes
+
+    def subscribe(self, topic: str, group: str, partition: int, mode: str, member: object, address: str) -> int:
+        """Where to begin to read; the connection is a member of the group until `unsubscribe`. No group, no member."""
+        found = self._checked(topic, partition)
+        if group:
+            check_group(group)
+        log = self._log_of(found, partition)
+        offset = start_offset(mode, log.log_start, log.high_watermark, self._offsets.committed(found.id, group, partition))
+        if group:
+            if len(self._subscribers) >= self._groups_max and not self._exists(found, group):
+                raise BraidError("GROUP_LIMIT", what="the broker", limit=self._groups_max, things="groups")
+            self._subscribers.join(found.id, group, member, address)
+        return offset
+
+    def unsubscribe(self, topic_id: int, group: str, member: object) -> None:
+        self._subscribers.leave(topic_id, group, member)
+
+    # --- moving offsets
+
+    def row(self, topic: str, group: str, partition: int, offset: int) -> OffsetRow:
+        """A checked row for `commit_rows`."""
+        found = self._checked(topic, partition)
+        check_group(group)
+        if offset < 0:
+            raise BraidError("INVALID_ARGUMENT", reason=f"offset {offset} is negative")
+        if len(self._offsets) >= self._groups_max and not self._offsets.has(found.id, group):
+            raise BraidError("GROUP_LIMIT", what="the broker", limit=self._groups_max, things="groups")
+        return found.id, group, partition, offset
+
+    async def commit_offset(self, topic: str, group: str, partition: int, offset: int) -> None:
+        """Store one position; durable when this returns."""
+        await self._submit(self._offsets.commit(*self.row(topic, group, partition, offset)))
+
+    async def commit_rows(self, rows: Collection[OffsetRow], transaction: int | None = None) -> bool:
+        """Store many positions, all or none; durable when this returns.
+
+        With a transaction's number it happens once, however often it is asked for; False says that it had happened before.
+        What belongs to a topic that is gone by now is left out.
+        """
+        most = limits.GROUP_COMMIT_OFFSETS_MAX
+        if len(rows) > most:
+            raise BraidError("INVALID_ARGUMENT", reason=f"{len(rows)} offsets at once are more than {most}")
+        live = [row for row in rows if self._topics.by_id(row[0]) is not None]
+        applied: bool = await self._submit(self._offsets.commit_many(live, transaction))
+        return applied
+
+    async def reset(
+        self, topic: str, group: str, partition: int | None, mode: str, value: int = 0, *, dry_run: bool = False
+    ) -> list[OffsetChange]:
+        """Move the group in one partition, or in all of them at once with None; creates the group.
+
+        `mode` is `earliest`, `latest`, `offset` (`value` as given) or `timestamp` (`value` in ms). Returns the changes; a dry
+        run only returns them.
+        """
+        check_group(group)
+        found = self._topic(topic) if partition is None else self._checked(topic, partition)
+        numbers = range(found.partitions) if partition is None else (partition,)
+        changes = []
+        for number in numbers:
+            if not self._is_live(found):
+                raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+            after = await self._reset_offset(found, number, mode, value)
+            changes.append(OffsetChange(number, self._offsets.committed(found.id, group, number), after))
+        if not dry_run:
+            rows = [self.row(topic, group, change.partition, change.after) for change in changes]
+            if any(row[0] != found.id for row in rows):
+                # While a time was looked up, another topic took the name; these offsets are none of its.
+                raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+            await self.commit_rows(rows)
+        return changes
+
+    async def _reset_offset(self, topic: Topic, partition: int, mode: str, value: int) -> int:
+        log = self._log_of(topic, partition)
+        match mode:
+            case "earliest":
+                return log.log_start
+            case "latest":
+                return log.high_watermark
+            case "offset":
+                if value < 0:
+                    raise BraidError("INVALID_ARGUMENT", reason=f"offset {value} is negative")
+                return value
+            case "timestamp":
+                return await self.offset_for_time(topic.name, partition, value)
+        raise BraidError("INVALID_RESET_MODE", mode=mode)
+
+    async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The smallest offset whose timestamp is at least `timestamp_ms`; the end when there is none."""
+        log = self._log_of(self._checked(topic, partition), partition)
+        for _ in range(2):
+            found = offset_for_time(log, timestamp_ms)
+            if isinstance(found, int):
+                return found
+            await self._off_loop(found.warm_up)
+        found = offset_for_time(log, timestamp_ms, warmed=True)
+        assert isinstance(found, int)
+        return found
+
+    async def seek(self, topic: str, group: str, partition: int, timestamp_ms: int) -> int:
+        """The offset for a time, and the group moved there; without a group it is only looked up."""
+        if group:
+            check_group(group)
+        offset = await self.offset_for_time(topic, partition, timestamp_ms)
+        if group:
+            await self.commit_offset(topic, group, partition, offset)
+        return offset
+
+    async def delete(self, topic: str, group: str) -> list[str]:
+        """Delete the group with its offsets, on every topic when `topic` is empty; returns the topics that had it.
+
+        Its members are strangers from then on. Those that are alive come back, and begin without offsets.
+        """
+        gone = self._topics_of(topic, group)
+        if any(found.name in self.members.topics_of(group) for found in gone):
+            self.members.disband(group)
+        for found in gone:
+            self._subscribers.remove(found.id, group)
+        await self._submit(self._offsets.delete(gone[0].id if topic else None, group))
+        return [found.name for found in gone]
+
+    # --- members that share partitions; everything else about them is asked of `members`
+
+    async def commit(self, group: str, member: str, generation: int, offsets: Collection[tuple[str, int, int]]) -> None:
+        """Store positions (topic, partition, offset) of partitions that the member owns, all or none."""
+        with self.members.committing(group, member, generation, ((topic, partition) for topic, partition, _ in offsets)):
+            await self.commit_rows([self.row(topic, group, partition, offset) for topic, partition, offset in offsets])
+
+    def _member_gone(self, group: str, member: Member) -> None:
+        for topic in map(self._topics.get, member.topics):
+            if topic is not None:
+                self._subscribers.remember(topic.id, group)
+
+    def topic_changed(self, topic: str) -> None:
+        """A topic came, or has more partitions."""
+        self.members.topic_changed(topic)
+
+    def topic_removed(self, topic: Topic) -> None:
+        """A topic is gone, and with it what was known of its groups in memory."""
+        self._subscribers.forget_topic(topic.id)
+        self.members.topic_changed(topic.name)
 
 
 def start_offset(mode: str, oldest: int, newest: int, committed: int | None) -> int:

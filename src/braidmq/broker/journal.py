@@ -13,14 +13,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
 from braidmq import hot
 from braidmq.base import limits
-from braidmq.base.disk import Disk
+from braidmq.base.disk import AppendFile, Disk
 from braidmq.base.errors import BraidError
 from braidmq.log.commit import GroupCommit
-from braidmq.log.partition import Cold, PartitionLog
+from braidmq.log.partition import PartitionLog
+from braidmq.log.partition_reads import Cold
 
 _SNAPSHOT_PREFIX: Final = "snapshot-"
 _SNAPSHOT_AFTER_COMMANDS: Final = 20_000
@@ -49,6 +53,10 @@ class Journal:
 
     async def submit(self, command: list[Any]) -> Any:
         """Make `command` durable, apply it, and return what the state machine answers (or raise what it raises)."""
+        return await self.post(command)
+
+    def post(self, command: list[Any]) -> asyncio.Future[Any]:
+        """As `submit`, for commands that must be in the same write as something else of this turn."""
         self._log.check_writable()
         if self._log.pending_bytes > limits.FLUSH_BYTES_TARGET:
             self._commit.flush()
@@ -71,7 +79,7 @@ class Journal:
                 _settle(answer, result=result)
 
         self._log.when_visible(offset + 1, durable)
-        return await answer
+        return answer
 
     # --- recovery
 
@@ -104,7 +112,8 @@ class Journal:
                     logger.debug("a refused command was replayed")
             if following == self._applied:
                 raise BraidError(
-                    "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied, reason="commands are missing from the journal"
+                    "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied,
+                    reason="commands are missing from the journal",
                 )
             replayed += len(payloads)
             self._applied = following
@@ -116,9 +125,11 @@ class Journal:
                 continue
             path = f"{self._log.directory}/{name}"
             head, _, body = self._disk.read_file(path).partition(b"\n")
-            if head != b"%08x" % hot.crc32c(body):
-                logger.warning("snapshot is damaged, trying the one before", extra={"path": path})
+            if not body or head != b"%08x" % hot.crc32c(body):
+                logger.warning("snapshot %s is damaged, trying the one before", path)
                 continue
+            if self._log.codec is not None:
+                body = self._log.codec.unseal(body, name, path)
             document = json.loads(body.decode("utf-8", "surrogatepass"))
             self._machine.restore(document["state"])
             self._applied = self._snapshot_at = document["offset"]
@@ -132,23 +143,46 @@ class Journal:
 
     def save_snapshot(self) -> None:
         """Write the state as it is now, and let go of what it replaces."""
-        if self._applied == self._snapshot_at:
-            return
-        offset = self._applied
-        document = {"offset": offset, "state": self._machine.snapshot()}
-        body = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if self._applied != self._snapshot_at:
+            offset = self._applied
+            self._write_snapshot(offset, self._machine.snapshot(), self._log.unsynced_files())
+            self._let_go(offset)
+
+    async def save_snapshot_beside(self, run: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
+        """As `save_snapshot`, for large states: encoding and writing happen where `run` runs them, beside the loop."""
+        if self._applied != self._snapshot_at:
+            offset = self._applied
+            await run(partial(self._write_snapshot, offset, self._machine.snapshot(), self._log.unsynced_files()))
+            self._let_go(offset)
+
+    def _write_snapshot(self, offset: int, state: Any, files: list[AppendFile]) -> None:
+        document = {"offset": offset, "state": state}
+        # A part of a state that is costly to write out may be anything whose `str` is what to write.
+        body = json.dumps(document, separators=(",", ":"), ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
         directory = self._log.directory
         self._disk.make_directory(directory)
         # A snapshot must not know more than the log: offsets would begin below it after a loss of power.
-        self._disk.sync_files(self._log.unsynced_files())
-        self._disk.replace_file(f"{directory}/{_SNAPSHOT_PREFIX}{offset:020d}.json", b"%08x\n" % hot.crc32c(body) + body)
+        self._disk.sync_files(files)
+        self._disk.sync_directory(directory)
+        name = f"{_SNAPSHOT_PREFIX}{offset:020d}.json"
+        if self._log.codec is not None:
+            # It holds what the encrypted log held.
+            body = self._log.codec.seal(body, name)
+        self._disk.replace_file(f"{directory}/{name}", b"%08x\n" % hot.crc32c(body) + body)
+
+    def _let_go(self, offset: int) -> None:
+        """Remove what the snapshot at `offset` replaces, but keep the one before it."""
+        directory = self._log.directory
         previous, self._snapshot_at = self._snapshot_at, offset
         for name in self._disk.list_directory(directory):
             if name.startswith(_SNAPSHOT_PREFIX) and name < f"{_SNAPSHOT_PREFIX}{previous:020d}.json":
                 self._disk.remove_file(f"{directory}/{name}")
         log = self._log
         segments = log.segments
-        log.drop_segments([s for s, following in zip(segments, segments[1:], strict=False) if following.base_offset <= previous])
+        replaced = [segment for segment, following in pairwise(segments) if following.base_offset <= previous]
+        log.drop_segments(replaced)
+        for segment in replaced:
+            segment.remove()
 
 
 def _settle(answer: asyncio.Future[Any], result: Any = None, error: BraidError | None = None) -> None:

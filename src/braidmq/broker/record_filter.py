@@ -13,6 +13,9 @@ from typing import Any
 
 import re2
 
+from braidmq.base import limits
+from braidmq.log.partition_reads import Rows
+
 
 def compile_filter(text: str) -> Callable[[bytes | None, bytes], bool]:
     """A test of (key, value)."""
@@ -52,4 +55,32 @@ def _has_path(value: bytes, path: list[str]) -> bool:
         if not isinstance(found, dict) or part not in found:
             return False
         found = found[part]
+    return True
+
+
+def keep_matching(rows: Rows, matches: Callable[[bytes | None, bytes], bool], result: Rows, records_max: int) -> bool:
+    """Move matching rows from `rows` to `result`, up to its limits; returns whether it can take more."""
+    for part in rows.slices:
+        view = memoryview(part)
+        at = 0
+        while at < len(view):
+            key_size = int.from_bytes(view[at : at + 4], "big")
+            value_at = at + 8 + key_size
+            value_size = int.from_bytes(view[value_at - 4 : value_at], "big")
+            end = value_at + value_size + 8
+            key = bytes(view[at + 4 : at + 4 + key_size]) if key_size else None
+            offset = int.from_bytes(view[end - 8 : end], "big")
+            result.next_offset = offset + 1
+            if matches(key, bytes(view[value_at : value_at + value_size])):
+                if result.count and result.size + end - at > limits.FETCH_BYTES_TARGET:
+                    # It would not fit a frame behind the others; it is the first of the next answer.
+                    result.next_offset = offset
+                    return False
+                result.slices.append(view[at:end])
+                result.size += end - at
+                result.count += 1
+                if result.count >= records_max or result.size >= limits.FETCH_BYTES_TARGET:
+                    return False
+            at = end
+    result.next_offset = rows.next_offset
     return True

@@ -2,6 +2,7 @@
 
     LOCK              held while a broker runs
     FORMAT            version of this layout
+    ENCRYPTION        proofs of the keys that something here is encrypted with, see `braidmq.base.key_ring`
     CLEAN             there after an orderly stop only: the checkpoint describes every partition exactly
     checkpoint        see `braidmq.log.checkpoint`
     internal/NAME/    journals of the broker's own state, each a partition with snapshots
@@ -20,9 +21,14 @@ from typing import Final
 
 from braidmq.base.disk import AppendFile, Disk, Lock
 from braidmq.base.errors import BraidError
+from braidmq.base.key_ring import KeyRing, LoadKeys, open_keys
+from braidmq.log.batch_codec import BatchCodec, DecodedBatches
 from braidmq.log.checkpoint import Checkpoint, PartitionCheckpoint
+from braidmq.log.commit import SyncJob
+from braidmq.log.key_use import keys_in_use
 from braidmq.log.partition import LogSettings, PartitionLog
 from braidmq.log.recovery import RecoveryReport, open_clean, recover
+from braidmq.log.segment import Segment
 
 _FORMAT: Final = 1
 
@@ -30,9 +36,20 @@ logger = logging.getLogger("braidmq.store")
 
 
 class LogStore:
-    def __init__(self, disk: Disk, data_dir: str) -> None:
+    def __init__(
+        self, disk: Disk, data_dir: str, load_keys: LoadKeys = lambda: None, *, encrypt: bool = False,
+        now: Callable[[], int] | None = None,
+    ) -> None:
+        """`load_keys` is called when `encrypt` is set or something in the directory is encrypted; expiry is measured by `now`."""
+        self._now = now
         self._disk = disk
         self.data_dir = data_dir
+        self._load_keys = load_keys
+        self._encrypt = encrypt
+        self.keys: KeyRing | None = None
+        """What the directory's batches are decrypted and, with `encrypt`, encrypted with."""
+        self._codecs: dict[str, BatchCodec] = {}
+        self._decoded = DecodedBatches()
         self._lock: Lock | None = None
         self._known: dict[str, PartitionCheckpoint] = {}
         self._open: dict[str, PartitionLog] = {}
@@ -48,6 +65,10 @@ class LogStore:
             disk.make_directory(self.data_dir)
             self._lock = disk.lock(f"{self.data_dir}/LOCK")
             self._check_format()
+            # Before anything is opened: what cannot be decrypted must not be taken for damage.
+            self.keys = open_keys(
+                disk, self.data_dir, self._load_keys, self._encrypt, lambda key_ids: keys_in_use(disk, self.data_dir, key_ids)
+            )
             disk.make_directory(f"{self.data_dir}/topics")
             checkpoint = Checkpoint.load(disk, f"{self.data_dir}/checkpoint")
             self.report.clean = disk.exists(f"{self.data_dir}/CLEAN") or not disk.exists(f"{self.data_dir}/internal")
@@ -57,7 +78,12 @@ class LogStore:
             raise BraidError("DATA_DIR_LOCKED", path=self.data_dir) from None
         except OSError as fault:
             raise BraidError("DATA_DIR_INVALID", path=self.data_dir, reason=fault.strerror or str(fault)) from fault
+        except BraidError:
+            self.abandon()
+            raise
         self._known = checkpoint.partitions
+        if self.keys is not None and not self._encrypt:
+            logger.warning("encryption_enabled is off: what is written now to %s is not encrypted", self.data_dir)
 
     def _check_format(self) -> None:
         path = f"{self.data_dir}/FORMAT"
@@ -103,7 +129,8 @@ class LogStore:
     def _partition(self, name: str, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         log = self._open.get(name)
         if log is None:
-            log = PartitionLog(self._disk, f"{self.data_dir}/{name}", topic, partition, settings)
+            codec = self._codec_for(name, settings.compression)
+            log = PartitionLog(self._disk, f"{self.data_dir}/{name}", topic, partition, settings, codec, self._now)
             known = self._known.get(name)
             if not self.report.clean or not open_clean(self._disk, log, known):
                 found = recover(self._disk, log, known)
@@ -117,6 +144,26 @@ class LogStore:
             self.report.partitions_opened += 1
         return log
 
+    def reconfigure(self, topic_id: int, partition: int, settings: LogSettings) -> None:
+        """Let a partition that is open go on with other settings."""
+        log = self.opened(topic_id, partition)
+        if log is not None:
+            log.settings = settings
+            log.codec = self._codec_for(f"topics/{topic_id}/{partition}", settings.compression) or log.codec
+
+    def _codec_for(self, name: str, compression: str) -> BatchCodec | None:
+        """How a partition's batches are stored; None where they only ever lie as they are made.
+
+        Journals always have one: if the proofs of the keys were lost, their encrypted batches say which key is missing.
+        """
+        if self.keys is None and not compression and not name.startswith("internal/"):
+            return None
+        codec = self._codecs.get(compression)
+        if codec is None:
+            codec = BatchCodec(compression or "none", self.keys, encrypt=self._encrypt, decoded=self._decoded)
+            self._codecs[compression] = codec
+        return codec
+
     def partitions_on_disk(self) -> Iterable[tuple[int, list[int]]]:
         """(topic id, its partitions that have a directory), in order."""
         for name in self._disk.list_directory(f"{self.data_dir}/topics"):
@@ -124,16 +171,24 @@ class LogStore:
                 found = self._disk.list_directory(f"{self.data_dir}/topics/{name}")
                 yield int(name), sorted(int(partition) for partition in found if partition.isdecimal())
 
-    def remove_topic(self, topic_id: int, partitions: int) -> None:
-        """Remove every file of a topic that is deleted."""
+    def retire_topic(self, topic_id: int, partitions: int) -> None:
+        """Stop serving a topic that is deleted."""
         for partition in range(partitions):
             name = f"topics/{topic_id}/{partition}"
             log = self._open.pop(name, None)
             if log is not None:
-                log.remove()
+                log.retire()
             self._known.pop(name, None)
             self._saved.pop(name, None)
+
+    def remove_topic_files(self, topic_id: int) -> None:
+        """Remove every file of a retired topic. Blocks: call it off the loop."""
         self._disk.remove_tree(f"{self.data_dir}/topics/{topic_id}")
+
+    def unopened(self) -> list[tuple[int, int]]:
+        """(topic id, partition) of partitions that hold records and were not used since the start."""
+        names = (name.split("/") for name in self._known if name.startswith("topics/") and name not in self._open)
+        return [(int(topic_id), int(partition)) for _, topic_id, partition in names]
 
     def remove_leftovers(self, is_live: Callable[[int], bool], next_id: int) -> None:
         """Remove directories of topics deleted just before a crash; keep those that nothing explains, out of the way."""
@@ -172,6 +227,13 @@ class LogStore:
             files.update(log.unsynced_files())
         return files
 
+    def unsynced_names(self) -> set[str]:
+        """Directories of which the same holds."""
+        names: set[str] = set()
+        for log in self.changed_since_checkpoint():
+            names |= log.names_for_checkpoint()
+        return names
+
     def checkpoint(self) -> Checkpoint:
         """Where every partition stands now. To be saved only after the files that were unsynced now have been synced."""
         for name, log in self._open.items():
@@ -184,25 +246,29 @@ class LogStore:
                 self._known.pop(name, None)
         return Checkpoint(dict(self._known))
 
-    def save(self, checkpoint: Checkpoint, files: set[AppendFile]) -> None:
-        """Sync, then write the checkpoint. Blocks: call it off the loop."""
+    def save(self, checkpoint: Checkpoint, job: SyncJob) -> None:
+        """Sync, then write the checkpoint unless something failed. Blocks: call it off the loop."""
+        job.run(self._disk)
         try:
-            self._disk.sync_files(files)
-            self._save(checkpoint)
+            if not job.failed:
+                self._save(checkpoint)
+                return
         except OSError:
-            # Nothing counts as saved, so that the next checkpoint and the stop sync these files again.
             self._saved.clear()
             raise
+        # Nothing counts as saved, so that the next checkpoint looks at these partitions again.
+        self._saved.clear()
 
     def _save(self, checkpoint: Checkpoint) -> None:
         checkpoint.save(self._disk, f"{self.data_dir}/checkpoint")
 
     # --- retention
 
-    def apply_retention(self, now_ms: int) -> int:
-        """Let go of segments past their topic's limits; returns how many."""
-        count = 0
+    def apply_retention(self, now_ms: int) -> list[Segment]:
+        """Let go of segments past their topic's limits; returns them, for their files to be removed off the loop."""
+        dropped: list[Segment] = []
         for name, log in list(self._open.items()):
+            log.forget_maps()
             if not name.startswith("topics/") or log.failure is not None:
                 continue
             log.roll_if_old(now_ms)
@@ -210,8 +276,8 @@ class LogStore:
             if expired:
                 logger.info("retention removes %d segments of %s/%d", len(expired), log.topic, log.partition)
                 log.drop_segments(expired)
-                count += len(expired)
-        return count
+                dropped += expired
+        return dropped
 
     def open_partitions(self) -> list[PartitionLog]:
         return list(self._open.values())

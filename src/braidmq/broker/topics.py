@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from braidmq.base import limits
+from braidmq.base import compression, limits
 from braidmq.base.errors import BraidError
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
@@ -21,6 +21,11 @@ PROPERTIES: Final[dict[str, str]] = {
     "segment_age_ms": "age at which a segment is closed",
     "retention_bytes": "bytes kept a partition; 0 keeps everything",
     "retention_age_ms": "age up to which records are kept; 0 keeps everything",
+    "ttl_ms": "time to live of records that have none of their own; 0 keeps them for ever",
+    "dlq_expired": "true or false: whether expired records become dead letters",
+    "compression": "none, gzip, lz4, zstd or snappy: how batches are compressed on the disk",
+    "schema": "name of the schema that every record has to fit; without one nothing is checked",
+    "schema_rule": "reject or dead-letter: what becomes of a record that does not fit the schema",
 }
 """What a topic may set for itself; everything else comes from the broker's settings."""
 
@@ -42,7 +47,15 @@ class Topic:
             int(own.get("segment_age_ms", defaults.segment_age_ms)),
             int(own.get("retention_bytes", defaults.retention_bytes)),
             int(own.get("retention_age_ms", defaults.retention_age_ms)),
+            int(own.get("ttl_ms", defaults.ttl_ms)),
+            compression=own.get("compression", defaults.compression),
         )
+
+
+def check_schema_name(name: str) -> None:
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if not 1 <= size <= limits.SCHEMA_NAME_BYTES_MAX:
+        raise BraidError("INVALID_ARGUMENT", reason=f"a schema name of {size} bytes is not 1 to {limits.SCHEMA_NAME_BYTES_MAX}")
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
@@ -53,6 +66,25 @@ def check_properties(properties: Mapping[str, str]) -> None:
         if name == "durability":
             if value not in ("none", "os", "fsync"):
                 raise BraidError("INVALID_ARGUMENT", reason=f"durability {value!r} is not none, os or fsync")
+            continue
+        if name == "schema":
+            check_schema_name(value)
+            continue
+        if name == "schema_rule":
+            if value not in ("reject", "dead-letter"):
+                raise BraidError("INVALID_ARGUMENT", reason=f"schema_rule {value!r} is neither reject nor dead-letter")
+            continue
+        if name == "dlq_expired":
+            if value not in ("true", "false"):
+                raise BraidError("INVALID_ARGUMENT", reason=f"dlq_expired {value!r} is neither true nor false")
+            continue
+        if name == "ttl_ms" and value.isdigit() and int(value) > limits.TTL_MS_MAX:
+            raise BraidError("INVALID_ARGUMENT", reason=f"ttl_ms is up to {limits.TTL_MS_MAX}")
+        if name == "compression":
+            if value not in compression.IDS:
+                raise BraidError("INVALID_ARGUMENT", reason=f"compression {value!r} is not one of {', '.join(compression.IDS)}")
+            if value != "none":
+                compression.require(compression.IDS[value])
             continue
         if not (value.isascii() and value.isdigit() and len(value) <= 18):
             raise BraidError("INVALID_ARGUMENT", reason=f"{name} {value!r} is not a whole number")
@@ -70,6 +102,8 @@ class TopicTable:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self.next_id = 1
+        self.version = 0
+        """Grows with every change."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -93,8 +127,17 @@ class TopicTable:
     def delete(name: str) -> list[Any]:
         return ["delete", name]
 
+    @staticmethod
+    def configure(name: str, properties: Mapping[str, str]) -> list[Any]:
+        """Set properties; an empty value takes the topic's own away."""
+        return ["configure", name, dict(properties)]
+
     def apply(self, command: list[Any]) -> Topic | None:
-        """Carry out one command. `create` returns the topic, new or as it was; `delete` the topic that is gone, if any."""
+        """Carry out one command.
+
+        `create` returns the topic, new or as it was; `configure` the topic; `delete` the topic that is gone, if any.
+        """
+        self.version += 1
         match command:
             case ["create", str(name), int(partitions), int(created_ms), dict(properties), int(topics_max)]:
                 known = self._by_name.get(name)
@@ -108,6 +151,17 @@ class TopicTable:
                 if gone is not None:
                     del self._by_id[gone.id]
                 return gone
+            case ["configure", str(name), dict(properties)]:
+                topic = self._by_name.get(name)
+                if topic is None:
+                    raise BraidError("TOPIC_NOT_FOUND", topic=name)
+                for key, value in properties.items():
+                    if value or key == "compression":
+                        # Batches that were compressed before stay so, and need their decoder.
+                        topic.properties[key] = value or "none"
+                    else:
+                        topic.properties.pop(key, None)
+                return topic
         raise AssertionError(f"unknown metadata command {command[:1]}")
 
     def _insert(self, topic: Topic) -> Topic:

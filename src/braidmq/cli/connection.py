@@ -1,15 +1,17 @@
 """How commands reach a broker: the options they share, and the client made from them.
 
-`--server` wins over `BRAID_SERVERS`; everything else about the connection that has no option here is a setting of the
-client (`BRAID_CLIENT_*`), which applies to commands as it does to programs.
+`--server` wins over `BRAID_SERVERS`, `--user` over `BRAID_USERNAME`; everything else about the connection that has no option
+here is a setting of the client (`BRAID_CLIENT_*`), which applies to commands as it does to programs.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from braidmq.base.errors import BraidError
+from braidmq.cli.passwords import ask_password, read_password
 
 if TYPE_CHECKING:
     from braidmq.client.settings import SettingArguments
@@ -28,6 +30,10 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tls-ca-file", metavar="FILE", help="PEM authorities that may vouch for the broker")
     group.add_argument("--tls-cert-file", metavar="FILE", help="PEM certificate to show to the broker")
     group.add_argument("--tls-key-file", metavar="FILE", help="PEM key of --tls-cert-file")
+    group.add_argument("--user", metavar="NAME", help="user to log in as (BRAID_USERNAME)")
+    group.add_argument(
+        "--password-file", metavar="FILE", help="file with the user's password, - is standard input (BRAID_PASSWORD holds it too)"
+    )
 
 
 def open_client(args: argparse.Namespace) -> Client:
@@ -39,6 +45,12 @@ def open_client(args: argparse.Namespace) -> Client:
         "tls_cert_file": args.tls_cert_file,
         "tls_key_file": args.tls_key_file,
     }
+    if args.user is not None:
+        settings["username"] = args.user
+    if args.password_file is not None:
+        settings["password"] = read_password(args.password_file)
+    elif args.user is not None and not os.environ.get("BRAID_PASSWORD"):
+        settings["password"] = ask_password(f"password of {args.user}: ")
     if args.timeout is not None:
         settings["timeout_s"] = duration_option(args.timeout, "--timeout")
     return connect(args.server, **settings)

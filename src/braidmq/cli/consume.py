@@ -141,7 +141,7 @@ class _Printer:
         ends = self._ends
         return ends is not None and all(self._consumer.position(self._topic, part) >= end for part, end in ends.items())
 
-    def _print(self, records: list[Record]) -> None:
+    def _print(self, records: Sequence[Record]) -> None:
         from braidmq.client.models import TopicPartition
 
         if self._ends is not None:

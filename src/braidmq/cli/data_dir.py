@@ -3,6 +3,9 @@
 A broker keeps topics in directories named after numbers; the names are in its metadata journal. This reads the newest whole
 snapshot and the commands after it, as the broker does at its start, but changes nothing. The journal of a crashed broker may
 end in a torn batch, and that of a running one in a batch being written: what is whole before it counts.
+
+The journal of an encrypted directory needs the broker's keys, from the same variables. Without them partitions are known by their
+directories only, which is enough to check them.
 """
 
 from __future__ import annotations
@@ -13,9 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from braidmq import hot
+from braidmq.base.disk import Buffer
+from braidmq.base.disk_real import RealDisk
 from braidmq.base.errors import BraidError
+from braidmq.base.key_ring import is_encrypted, load_keys
+from braidmq.broker.machines import METADATA, TOPICS, MachineGroup
 from braidmq.broker.topics import TopicTable
 from braidmq.cli.log_walk import Batch, mapped, segment_paths, walk
+from braidmq.hot import layout
+from braidmq.log.batch_codec import BatchCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,12 @@ def _all_partitions(data_dir: str) -> list[PartitionPlace]:
     internal = os.path.join(data_dir, "internal")
     if os.path.isdir(internal):
         places += [PartitionPlace(f"__{name}/0", os.path.join(internal, name)) for name in sorted(os.listdir(internal))]
-    table = read_topics(data_dir)
+    try:
+        table = read_topics(data_dir)
+    except BraidError as fault:
+        if fault.code != "ENCRYPTION_KEY_MISSING":
+            raise
+        table = TopicTable()
     for topic in table.all():
         places += _partitions_of(data_dir, topic.name, topic.id)
     topics = os.path.join(data_dir, "topics")
@@ -108,40 +122,57 @@ def read_topics(data_dir: str) -> TopicTable:
     directory = os.path.join(data_dir, "internal", "metadata")
     if not os.path.isdir(directory):
         return table
-    offset = _restore_snapshot(directory, table)
+    codec = stored_form(data_dir)
+    machines = MachineGroup({TOPICS: table}, METADATA)
+    offset = _restore_snapshot(directory, machines, codec)
     for path in segment_paths(directory):
         view = mapped(path)
         for item in walk(view):
             if not isinstance(item, Batch):
                 break
             if item.header.next_offset > offset:
-                data = view[item.position : item.position + item.header.length]
+                data = plain_batch(codec, path, view, item)
                 commands, offset = hot.decode_records(data, offset, item.header.records, _value)
-                _apply(table, commands)
+                _apply(machines, commands)
     return table
+
+
+def stored_form(data_dir: str | None) -> BatchCodec:
+    """What reads the batches of a data directory: with the keys in the environment, if something there is encrypted."""
+    disk = RealDisk()
+    if data_dir is None or not is_encrypted(disk, data_dir):
+        return BatchCodec()
+    return BatchCodec("none", load_keys(os.environ, os.environ.get("BRAID_ENCRYPTION_KEY_FILE") or None, disk))
+
+
+def plain_batch(codec: BatchCodec, path: str, view: memoryview, batch: Batch) -> Buffer:
+    """The batch, neither compressed nor encrypted."""
+    stored = view[batch.position : batch.position + batch.header.length]
+    return codec.decode(stored, path, batch.position) if batch.header.flags & layout.FLAGS_OPAQUE else stored
 
 
 def _value(_offset: int, _timestamp: int, _key: bytes | None, value: bytes, _attrs: bytes) -> bytes:
     return value
 
 
-def _apply(table: TopicTable, commands: list[bytes]) -> None:
+def _apply(machines: MachineGroup, commands: list[bytes]) -> None:
     for command in commands:
         try:
-            table.apply(json.loads(command.decode("utf-8", "surrogatepass")))
+            machines.apply(json.loads(command.decode("utf-8", "surrogatepass")))
         except BraidError:
             # Refused commands are in the journal too, and are refused again.
             continue
 
 
-def _restore_snapshot(directory: str, table: TopicTable) -> int:
+def _restore_snapshot(directory: str, machines: MachineGroup, codec: BatchCodec) -> int:
     """Restore the newest whole snapshot; returns the offset of the first command after it."""
     for name in sorted(os.listdir(directory), reverse=True):
         if name.startswith("snapshot-") and name.endswith(".json"):
             with open(os.path.join(directory, name), "rb") as stream:
                 head, _, body = stream.read().partition(b"\n")
             if head == b"%08x" % hot.crc32c(body):
+                body = codec.unseal(body, name, os.path.join(directory, name))
                 document: dict[str, Any] = json.loads(body.decode("utf-8", "surrogatepass"))
-                table.restore(document["state"])
+                machines.restore(document["state"])
                 return int(document["offset"])
     return 0

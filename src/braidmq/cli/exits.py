@@ -19,6 +19,7 @@ class Exit(IntEnum):
     UNREACHABLE = 3
     NOT_FOUND = 4
     DAMAGED = 5
+    DENIED = 6
     INTERRUPTED = 130
     PIPE_CLOSED = 141
 
@@ -28,8 +29,9 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.FAILED: "The operation failed, or only part of it was done; the message says which part.",
     Exit.USAGE: "The command line or the configuration is wrong; nothing was done.",
     Exit.UNREACHABLE: "No broker answered: unreachable, connection lost, or timed out.",
-    Exit.NOT_FOUND: "The topic, partition, offset or path does not exist.",
+    Exit.NOT_FOUND: "The topic, partition, offset, path or other thing that was named does not exist.",
     Exit.DAMAGED: "`braid log verify` found damage.",
+    Exit.DENIED: "The broker wants a login, refused it, or does not let this user do it.",
     Exit.INTERRUPTED: "Interrupted with Ctrl-C.",
     Exit.PIPE_CLOSED: "The reader of the output closed the pipe, as `head` does.",
 }
@@ -47,6 +49,20 @@ _BY_CODE: Final[dict[str, Exit]] = {
     "PARTITION_OUT_OF_RANGE": Exit.NOT_FOUND,
     "OFFSET_OUT_OF_RANGE": Exit.NOT_FOUND,
     "EOF": Exit.NOT_FOUND,
+    "GROUP_NOT_FOUND": Exit.NOT_FOUND,
+    "SCHEMA_NOT_FOUND": Exit.NOT_FOUND,
+    "MESSAGE_NOT_FOUND": Exit.NOT_FOUND,
+    "MESSAGE_EXPIRED": Exit.NOT_FOUND,
+    "TRANSACTION_NOT_FOUND": Exit.NOT_FOUND,
+    "USER_NOT_FOUND": Exit.NOT_FOUND,
+    "ROLE_NOT_FOUND": Exit.NOT_FOUND,
+    "AUTHENTICATION_REQUIRED": Exit.DENIED,
+    "UNAUTHORIZED": Exit.DENIED,
+    "USER_DISABLED": Exit.DENIED,
+    "INVALID_CREDENTIALS": Exit.DENIED,
+    "INVALID_PASSWORD": Exit.DENIED,
+    "AUTH_THROTTLED": Exit.DENIED,
+    "AUDIT_ADMIN_REQUIRED": Exit.DENIED,
 }
 
 

@@ -1,7 +1,7 @@
 """`braid log`: look into the files of a log, for people who debug.
 
-`dump` and `verify` only read, and work beside a running broker as well. `rebuild-index` writes indexes and therefore takes the data
-directory's lock: it refuses while a broker runs.
+`dump` and `verify` only read, and work beside a running broker as well. `rebuild-index` and `rekey` write and therefore take the
+data directory's lock: they refuse while a broker runs.
 """
 
 from __future__ import annotations
@@ -43,11 +43,21 @@ def register(commands: Subparsers) -> None:
     add_output_option(verify)
     verify.set_defaults(run=run_verify)
 
-    about = "Write the indexes of closed segments anew."
+    about = "Write the indexes of all segments anew."
     rebuild = group.add_parser("rebuild-index", help=about, description=f"{about} Refuses while a broker uses the directory.")
     rebuild.add_argument("path", metavar="DATA_DIR", help=_PATH_HELP)
     rebuild.add_argument("--dry-run", action="store_true", help="say which indexes would be written, and write none")
     rebuild.set_defaults(run=run_rebuild)
+
+    about = "Encrypt with the newest key what older keys encrypted."
+    afterwards = "The older keys can be left out afterwards. Refuses while a broker uses the directory."
+    rekey = group.add_parser("rekey", help=about, description=f"{about} {afterwards}")
+    rekey.add_argument("path", metavar="DATA_DIR", help="a data directory")
+    rekey.add_argument(
+        "--encryption-key-file", metavar="FILE", default=os.environ.get("BRAID_ENCRYPTION_KEY_FILE") or None,
+        help="file with the keys, the newest last; without it they are in BRAID_ENCRYPTION_KEYS",
+    )  # fmt: skip
+    rekey.set_defaults(run=run_rekey)
 
 
 # --- dump
@@ -88,7 +98,7 @@ def _dump_segment(
         if expected > args.start:
             _show_batch(as_json, place, path, item)
             if args.records:
-                _show_records(as_json, place, view, item, args.start)
+                _show_records(as_json, place, path, view, item, args.start)
             left = None if left is None else left - 1
             if left == 0:
                 break
@@ -117,19 +127,20 @@ def _show_batch(as_json: bool, place: PartitionPlace, path: str, batch: Batch) -
     )
 
 
-def _show_records(as_json: bool, place: PartitionPlace, view: memoryview, batch: Batch, start: int) -> None:
+def _show_records(as_json: bool, place: PartitionPlace, path: str, view: memoryview, batch: Batch, start: int) -> None:
     from braidmq import hot
+    from braidmq.cli.data_dir import data_dir_of, plain_batch, stored_form
     from braidmq.cli.record_format import formatter
     from braidmq.client.models import Record
-    from braidmq.hot import layout
 
-    if batch.header.flags & layout.FLAGS_OPAQUE:
+    try:
+        data = plain_batch(stored_form(data_dir_of(place.directory)), path, view, batch)
+    except BraidError as fault:
         if not as_json:
-            print("      (compressed or encrypted)")
+            print(f"      ({fault})")
         return
     topic, _, partition = place.name.rpartition("/")
     number = int(partition) if partition.isdigit() else -1
-    data = view[batch.position : batch.position + batch.header.length]
     found, _ = hot.decode_records(
         data,
         start,
@@ -230,6 +241,29 @@ def run_rebuild(args: argparse.Namespace) -> int:
                     continue
                 entries = rebuild_index(path, newest=path == paths[-1])
                 print(f"{path}: skipped, it ends in an unfinished batch" if entries is None else f"{path}: {entries} entries")
+    return Exit.OK
+
+
+# --- rekey
+
+
+def run_rekey(args: argparse.Namespace) -> int:
+    from braidmq.base.disk_real import RealDisk
+    from braidmq.base.key_ring import is_encrypted, load_keys, open_keys, shown_key_id
+    from braidmq.log.key_use import keys_in_use
+    from braidmq.log.rekey import rekey
+
+    disk = RealDisk()
+    if not is_encrypted(disk, args.path):
+        raise BraidError("DATA_DIR_INVALID", path=args.path, reason="nothing in it is encrypted")
+    with _locked(args.path):
+        keys = open_keys(
+            disk, args.path, lambda: load_keys(os.environ, args.encryption_key_file, disk), True,
+            lambda key_ids: keys_in_use(disk, args.path, key_ids),
+        )  # fmt: skip
+        assert keys is not None
+        for path in rekey(disk, args.path, keys):
+            print(f"{path}: encrypted with key {shown_key_id(keys.newest_id)}")
     return Exit.OK
 
 

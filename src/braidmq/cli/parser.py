@@ -7,7 +7,7 @@ broker, a client or numpy. A test holds that.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from braidmq import __version__
@@ -29,12 +29,32 @@ class BraidParser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser; after parsing, `args.run` is the function of the chosen command."""
-    from braidmq.cli import bench, completion, config, consume, log, produce, serve, topic, version
+    from braidmq.cli import (
+        acl,
+        audit,
+        bench,
+        completion,
+        config,
+        consume,
+        delayed,
+        dlq,
+        group,
+        log,
+        produce,
+        role,
+        schema,
+        serve,
+        topic,
+        txn,
+        user,
+        version,
+    )
 
     parser = BraidParser(prog="braid", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"braid {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (serve, topic, produce, consume, bench, log, config, completion, version):
+    data = (serve, topic, produce, consume, group, schema, dlq, delayed, txn)
+    for module in (*data, user, role, acl, audit, bench, log, config, completion, version):
         module.register(commands)
     return parser
 
@@ -59,6 +79,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def add_output_option(parser: argparse.ArgumentParser) -> None:
     """`-o text|json`, the same on every command that reads."""
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="form of the answer [text]")
+
+
+def add_verb(
+    group: Subparsers, name: str, about: str, run: Callable[[argparse.Namespace], int], more: str = ""
+) -> argparse.ArgumentParser:
+    """A command below another; `about` is its line in the list of commands, `more` goes on from there."""
+    parser = group.add_parser(name, help=about, description=f"{about} {more}".strip())
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_group(commands: Subparsers, name: str, help_text: str) -> Subparsers:

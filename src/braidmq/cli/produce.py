@@ -3,6 +3,8 @@
 Messages go through the client's producer: batched, in order for each partition, retried without duplicates. The command ends
 at the first message the broker refuses; what was acknowledged before is counted, and the status is not 0. Ctrl-C waits for what was
 sent already and counts it as well.
+
+With `--schema`, `--delay` or `--ttl` each message is a request of its own and waits for its answer, and is never sent twice.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from braidmq.cli.terminal import Progress
 if TYPE_CHECKING:
     from braidmq.cli.messages import Message
     from braidmq.client.models import RecordMetadata
-    from braidmq.client.sync import Delivery, Producer
+    from braidmq.client.sync import Client, Delivery, Producer
 
 UNCONFIRMED_MAX: Final = 10_000
 """Deliveries kept before the oldest is waited for; the producer's own buffer bounds the bytes."""
@@ -37,7 +39,8 @@ _EPILOG = """examples:
   seq 1000 | braid produce orders
   braid produce orders --key-separator : --file pairs.txt
   braid produce images --whole-file a.png --whole-file b.png --header kind=png
-  yes tick | braid produce load --rate 1000/s"""
+  yes tick | braid produce load --rate 1000/s
+  braid produce reminders 'call back' --delay 30m"""
 
 
 def register(commands: Subparsers) -> None:
@@ -55,6 +58,9 @@ def register(commands: Subparsers) -> None:
     parser.add_argument("--key-separator", metavar="SEP", help="each message is KEY SEP VALUE")
     parser.add_argument("--partition", type=int, metavar="N", help="partition to write to [by key, else in turn]")
     parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="header of every message")
+    parser.add_argument("--schema", metavar="SCHEMA", help="refuse messages that do not fit this schema")
+    parser.add_argument("--delay", metavar="DURATION", help="deliver each message so much later, as 500ms or 10m")
+    parser.add_argument("--ttl", metavar="DURATION", help="have each message vanish after this time")
     parser.add_argument("--rate", metavar="N/s", help="messages a second at most, as 1000, 1000/s or 60/m")
     add_output_option(parser)
     add_server_options(parser)
@@ -70,6 +76,10 @@ def run(args: argparse.Namespace) -> int:
         raise BraidError("INVALID_ARGUMENT", reason="--key and --key-separator exclude each other")
     if args.key_separator == "":
         raise BraidError("INVALID_ARGUMENT", reason="--key-separator is empty")
+    if sum(what is not None for what in (args.schema, args.delay, args.ttl)) + bool(args.header) > 1:
+        raise BraidError("INVALID_ARGUMENT", reason="--schema, --delay, --ttl and --header exclude each other")
+    delay_ms = None if args.delay is None else round(duration_option(args.delay, "--delay") * 1000)
+    ttl_ms = None if args.ttl is None else round(duration_option(args.ttl, "--ttl") * 1000)
     if sum(map(bool, (args.values, args.file, args.whole_file))) > 1:
         raise BraidError(
             "INVALID_ARGUMENT", reason="take messages from arguments, --file or --whole-file, not from several of them"
@@ -83,8 +93,13 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     with open_client(args) as client:
         timeout_s = None if args.timeout is None else duration_option(args.timeout, "--timeout")
-        producer = client.producer(delivery_timeout_s=timeout_s)
-        sender = _Sender(producer, args.topic, args.partition, headers, messages.total_of(args.values, args.whole_file))
+        total = messages.total_of(args.values, args.whole_file)
+        sender: _Sender
+        if args.schema is None and delay_ms is None and ttl_ms is None:
+            producer = client.producer(delivery_timeout_s=timeout_s)
+            sender = _BatchSender(producer, args.topic, args.partition, headers, total)
+        else:
+            sender = _SingleSender(client, args.topic, args.partition, args.schema, delay_ms, ttl_ms, total)
         try:
             with Interrupts() as interrupts:
                 interrupts.waiting = True
@@ -129,18 +144,62 @@ def _values(args: argparse.Namespace) -> Iterator[bytes]:
 class _Sender:
     """Sends messages and counts their outcomes, in the order in which they were sent."""
 
-    def __init__(self, producer: Producer, topic: str, partition: int | None, headers: dict[str, bytes], total: int | None) -> None:
+    def __init__(self, topic: str, partition: int | None, total: int | None) -> None:
         self.sent = 0
         self.acked = 0
         self.last: RecordMetadata | None = None
         self.fault: BraidError | OSError | None = None
         self.interrupted = False
-        self._producer = producer
+        self.delayed_ids: list[str] = []
         self._topic = topic
         self._partition = partition
+        self._progress = Progress("messages", total)
+
+    def send(self, message: Message) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Wait for everything that was sent."""
+        self._progress.close()
+
+
+class _SingleSender(_Sender):
+    """One request a message."""
+
+    def __init__(
+        self, client: Client, topic: str, partition: int | None, schema: str | None, delay_ms: int | None, ttl_ms: int | None,
+        total: int | None,
+    ) -> None:  # fmt: skip
+        super().__init__(topic, partition, total)
+        self._client = client
+        self._schema = schema
+        self._delay_ms = delay_ms
+        self._ttl_ms = ttl_ms
+
+    def send(self, message: Message) -> None:
+        self.sent += 1
+        try:
+            self.last = self._client.produce(
+                self._topic, message.value, key=message.key, partition=self._partition, schema=self._schema,
+                delay_ms=self._delay_ms, ttl_ms=self._ttl_ms,
+            )  # fmt: skip
+        except BraidError as fault:
+            self.fault = fault
+            return
+        self.acked += 1
+        if self.last.delayed_id:
+            self.delayed_ids.append(self.last.delayed_id)
+        self._progress.update(self.acked)
+
+
+class _BatchSender(_Sender):
+    """Batches, through a producer."""
+
+    def __init__(self, producer: Producer, topic: str, partition: int | None, headers: dict[str, bytes], total: int | None) -> None:
+        super().__init__(topic, partition, total)
+        self._producer = producer
         self._headers = headers or None
         self._waiting: deque[Delivery] = deque()
-        self._progress = Progress("messages", total)
 
     def send(self, message: Message) -> None:
         delivery = self._producer.send(
@@ -164,13 +223,12 @@ class _Sender:
                 self.fault = self.fault or fault
 
     def finish(self) -> None:
-        """Wait for everything that was sent."""
         try:
             self._producer.flush(INTERRUPTED_FLUSH_SECONDS if self.interrupted else None)
         except BraidError as fault:
             self.fault = self.fault or fault
         self._collect()
-        self._progress.close()
+        super().finish()
 
 
 def _report(args: argparse.Namespace, sender: _Sender, seconds: float) -> None:
@@ -180,7 +238,12 @@ def _report(args: argparse.Namespace, sender: _Sender, seconds: float) -> None:
         fault = None if sender.fault is None else str(sender.fault)
         last = None if sender.last is None else {"partition": sender.last.partition, "offset": sender.last.offset}
         document = {"topic": args.topic, "sent": sender.sent, "acked": sender.acked, "seconds": round(seconds, 6)}
-        print_json({**document, "last": last, "error": fault})
+        ids = {"delayed": sender.delayed_ids} if args.delay is not None else {}
+        print_json({**document, "last": last, "error": fault, **ids})
+    elif args.delay is not None:
+        for name in sender.delayed_ids:
+            print(printable(name))
+        note(f"{sender.acked:,} messages will be delivered in {args.delay}; `braid delayed cancel` takes these ids")
     elif sender.sent == 1 and sender.last is not None:
         note(f"acknowledged: {printable(args.topic)}/{sender.last.partition} offset {sender.last.offset}")
     else:

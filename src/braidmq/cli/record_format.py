@@ -40,17 +40,18 @@ def _json(record: Record) -> bytes:
         "offset": record.offset,
         "timestamp": record.timestamp,
     }
-    _put(document, "key", record.key)
-    _put(document, "value", record.value)
+    put_bytes(document, "key", record.key)
+    put_bytes(document, "value", record.value)
     if record.attrs:
         headers: dict[str, object] = {}
         for name, value in record.headers.items():
-            _put(headers, name, value)
+            put_bytes(headers, name, value)
         document["headers"] = headers
     return json.dumps(document, ensure_ascii=False).encode() + b"\n"
 
 
-def _put(document: dict[str, object], name: str, value: bytes | None) -> None:
+def put_bytes(document: dict[str, object], name: str, value: bytes | None) -> None:
+    """Add bytes to a JSON document: as text where they are UTF-8, else in base64 under a name that says so."""
     if value is None:
         document[name] = None
         return

@@ -30,6 +30,11 @@ def parse_start(text: str | None, *, group: bool, follow: bool) -> StartingPoint
     """The starting point that a command line asks for, or the one it gets without asking."""
     if text is None:
         return StartingPoint("committed" if group else "latest" if follow else "earliest")
+    return parse_point(text, "--from")
+
+
+def parse_point(text: str, option: str) -> StartingPoint:
+    """`earliest`, `latest`, an offset, or `@` and a time."""
     if text in ("earliest", "latest"):
         return StartingPoint("earliest" if text == "earliest" else "latest")
     if text.isascii() and text.isdigit():
@@ -38,8 +43,8 @@ def parse_start(text: str | None, *, group: bool, follow: bool) -> StartingPoint
         try:
             return StartingPoint("time", parse_time(text[1:]))
         except ValueError as fault:
-            raise BraidError("INVALID_ARGUMENT", reason=f"--from: {fault}") from None
-    raise BraidError("INVALID_ARGUMENT", reason=f"--from takes earliest, latest, an offset or @TIME, not `{text}`")
+            raise BraidError("INVALID_ARGUMENT", reason=f"{option}: {fault}") from None
+    raise BraidError("INVALID_ARGUMENT", reason=f"{option} takes earliest, latest, an offset or @TIME, not `{text}`")
 
 
 def parse_time(text: str) -> int:

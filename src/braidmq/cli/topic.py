@@ -6,11 +6,11 @@ Removing checks every name before it removes any, so a typing mistake in the thi
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from braidmq.base.errors import BraidError
+from braidmq.cli.confirm import add_removal_options, confirmed
 from braidmq.cli.connection import add_server_options, open_client
 from braidmq.cli.exits import Exit
 from braidmq.cli.parser import Subparsers, add_group, add_output_option
@@ -50,8 +50,7 @@ def register(commands: Subparsers) -> None:
     about = "Remove topics with all their records."
     rm = group.add_parser("rm", help=about, description=f"{about} Asks first when run on a terminal.")
     rm.add_argument("topics", metavar="TOPIC", nargs="+", help="name of a topic to remove")
-    rm.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
-    rm.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    add_removal_options(rm)
     rm.add_argument("--if-exists", action="store_true", help="skip topics that do not exist")
     add_server_options(rm)
     rm.set_defaults(run=run_rm, rest="topics")
@@ -113,8 +112,9 @@ def run_rm(args: argparse.Namespace) -> int:
                 found.append(info)
             elif not args.if_exists:
                 raise BraidError("TOPIC_NOT_FOUND", topic=name)
-        if not args.dry_run and not args.yes and found and not _confirmed(found):
-            note("nothing removed")
+        names = ", ".join(printable(info.topic) for info in found)
+        question = f"remove {names} with {sum(info.records for info in found):,} records"
+        if not args.dry_run and found and not confirmed(args, question):
             return Exit.FAILED
         for info in found:
             if not args.dry_run:
@@ -132,15 +132,3 @@ def _existing(metadata: Callable[[str], TopicInfo], name: str) -> TopicInfo | No
         if fault.code != "TOPIC_NOT_FOUND":
             raise
         return None
-
-
-def _confirmed(found: list[TopicInfo]) -> bool:
-    """Whether the person at the terminal agrees. Without a person there is nobody to ask, and the command is the answer."""
-    from braidmq.cli.output import printable
-    from braidmq.cli.terminal import is_terminal
-
-    if not is_terminal(sys.stdin):
-        return True
-    names = ", ".join(printable(info.topic) for info in found)
-    print(f"remove {names} with {sum(info.records for info in found):,} records? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -13,24 +13,33 @@
 
 from braidmq.base.errors import BraidError
 from braidmq.client._async.client import Client, connect
+from braidmq.client._async.consumed import ConsumedRecord
 from braidmq.client._async.consumer import Consumer, Start
 from braidmq.client._async.producer import Producer
+from braidmq.client._async.transactions import Transaction
 from braidmq.client._backend.asyncio import Delivery
 from braidmq.client.addresses import Address
 from braidmq.client.faults import ServerError
 from braidmq.client.models import (
+    Failure,
     FetchedBytes,
     FetchedRecords,
+    GroupPartition,
+    GroupState,
+    OffsetChange,
     PartitionInfo,
+    Provenance,
     Record,
     RecordMetadata,
     TopicInfo,
     TopicPartition,
 )
+from braidmq.client.provenance import provenance
 from braidmq.client.settings import ClientSettings, load_settings
 
 __all__ = [
-    "Address", "BraidError", "Client", "ClientSettings", "Consumer", "Delivery", "FetchedBytes", "FetchedRecords",
-    "PartitionInfo", "Producer", "Record", "RecordMetadata", "ServerError", "Start", "TopicInfo", "TopicPartition", "connect",
-    "load_settings",
+    "Address", "BraidError", "Client", "ClientSettings", "ConsumedRecord", "Consumer", "Delivery", "Failure", "FetchedBytes",
+    "FetchedRecords", "GroupPartition", "GroupState", "OffsetChange", "PartitionInfo", "Producer", "Provenance", "Record",
+    "RecordMetadata", "ServerError", "Start", "TopicInfo", "TopicPartition", "Transaction", "connect", "load_settings",
+    "provenance",
 ]  # fmt: skip

@@ -16,6 +16,11 @@ _BY_WORDS: Final = (
     ("topic not found", "TOPIC_NOT_FOUND"),
     ("offset out of range", "OFFSET_OUT_OF_RANGE"),
     ("unsupported compression", "UNSUPPORTED_COMPRESSION"),
+    ("invalid username or password", "INVALID_CREDENTIALS"),
+    ("user account is disabled", "USER_DISABLED"),
+    ("too many failed logins", "AUTH_THROTTLED"),
+    ("authentication required", "AUTHENTICATION_REQUIRED"),
+    ("unauthorized", "UNAUTHORIZED"),
 )
 
 
@@ -44,6 +49,17 @@ def server_error(text: str) -> ServerError:
         if phrase in words:
             return ServerError(known, text)
     return ServerError("SERVER_ERROR", text)
+
+
+def login_error(text: str) -> ServerError:
+    """The error of a refused login, whose answer carries a sentence and no code."""
+    fault = server_error(text or "invalid username or password")
+    return fault if fault.code != "SERVER_ERROR" else ServerError("INVALID_CREDENTIALS", text)
+
+
+def lost_membership(fault: BraidError) -> bool:
+    """Whether the broker says that a member's share of its group is void."""
+    return fault.code in ("FENCED_MEMBER", "UNKNOWN_MEMBER")
 
 
 def lacks_opcode(fault: BraidError) -> bool:

@@ -106,8 +106,13 @@ class Inbox:
         self._chunks: deque[Chunk] = deque()
         self._fault: BraidError | None = None
 
-    def add(self, part: PartitionState) -> None:
-        self.parts[part.key] = part
+    def replace(self, parts: Iterable[PartitionState]) -> None:
+        """Read these from now on. What was fetched of others, or is still on its way, is void."""
+        for old in self.parts.values():
+            old.generation += 1
+        # A new table each time: whoever goes through the old one is not disturbed.
+        self.parts = {part.key: part for part in parts}
+        self._chunks.clear()
 
     @property
     def fetch_bytes(self) -> int:

@@ -39,7 +39,10 @@ class RecordMetadata(NamedTuple):
     topic: str
     partition: int
     offset: int
+    """0 for a record that has no place yet: a delayed one, or one in a transaction."""
     timestamp: int
+    delayed_id: str = ""
+    """What cancels a delayed record."""
 
 
 class TopicPartition(NamedTuple):
@@ -85,3 +88,68 @@ class FetchedBytes:
     batches: bytes
     high_watermark: int
     log_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What becomes of a record that could not be processed."""
+
+    dead_lettered: bool
+    attempts: int
+    retry_at_ms: int
+    """When it comes again, in milliseconds since the Unix epoch by the broker's clock; 0 for a dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """A group in one partition of a topic."""
+
+    topic: str
+    partition: int
+    committed: int
+    """The next offset the group will read."""
+    latest: int
+    """The next offset to be written."""
+    lag: int
+    lag_ms: int
+    """Age of the oldest record that the group has not read; 0 without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group on all its topics."""
+
+    group: str
+    state: str
+    members: tuple[str, ...]
+    partitions: tuple[GroupPartition, ...]
+
+    @property
+    def lag(self) -> int:
+        return sum(part.lag for part in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """What moving a group does to one partition, or would do."""
+
+    topic: str
+    partition: int
+    before: int
+    """0 when the group has committed nothing here."""
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a dead letter came from, and its story."""
+
+    topic: str
+    partition: int
+    """-1 for a record that never got into its topic, as its offset."""
+    offset: int
+    reason: str
+    error: str
+    attempts: int
+    first_failure_ms: int
+    last_failure_ms: int

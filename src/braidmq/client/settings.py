@@ -12,25 +12,37 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, TypedDict, TypeVar
+from typing import Any, Final, Literal, TypedDict, TypeVar
 
 from braidmq.base import config_kinds as kinds
 from braidmq.base.config_kinds import Kind
 from braidmq.base.errors import BraidError
-from braidmq.base.limits import FRAME_PAYLOAD_BYTES_MAX, GIB, KIB, LONG_POLL_SECONDS_MAX, MIB
+from braidmq.base.limits import (
+    FRAME_PAYLOAD_BYTES_MAX,
+    GIB,
+    KIB,
+    LONG_POLL_SECONDS_MAX,
+    MIB,
+    SESSION_TIMEOUT_MS_MAX,
+    SESSION_TIMEOUT_MS_MIN,
+)
 from braidmq.client.addresses import Address, parse_addresses
 from braidmq.client.cipher import ValueCipher
 
 T = TypeVar("T")
 
+Assignment = Literal["range", "roundrobin", "all"]
+
 FILE_VARIABLE: Final = "BRAID_CLIENT_CONFIG"
 """Names a settings file where no argument does."""
-_SHARED_VARIABLES: Final = frozenset({"servers", "encryption_key", "tls_ca_file", "tls_cert_file", "tls_key_file"})
+_SHARED_VARIABLES: Final = frozenset({
+    "servers", "encryption_key", "tls_ca_file", "tls_cert_file", "tls_key_file", "username", "password",
+})  # fmt: skip
 """Settings whose variables carry no `CLIENT_`, because other parts know them under the same name."""
 
 
-def _setting(default: T, kind: Kind[T], doc: str) -> T:
-    declared: T = field(default=default, metadata={"kind": kind, "doc": doc})
+def _setting(default: T, kind: Kind[T], doc: str, *, secret: bool = False) -> T:
+    declared: T = field(default=default, metadata={"kind": kind, "doc": doc}, repr=not secret)
     return declared
 
 
@@ -62,6 +74,15 @@ def _encryption_key() -> Kind[str | None]:
         return str(value)
 
     return Kind("key", "64 hexadecimal characters", read, lambda value: "(set)" if value else "")
+
+
+def _password() -> Kind[str | None]:
+    def read(value: object) -> str | None:
+        if value is None or isinstance(value, str):
+            return value
+        raise ValueError("a password is text")
+
+    return Kind("password", "text", read, lambda value: "(set)" if value else "")
 
 
 def _optional_text() -> Kind[str | None]:
@@ -101,8 +122,10 @@ class ClientSettings:
         None, _optional_text(), "Name the server's certificate must carry, where it is not the host that is connected to."
     )
     encryption_key: str | None = _setting(
-        None, _encryption_key(), "Encrypts values on their way out and decrypts them on their way in."
+        None, _encryption_key(), "Encrypts values on their way out and decrypts them on their way in.", secret=True
     )
+    username: str | None = _setting(None, _optional_text(), "User to log in as, on every connection.")
+    password: str | None = _setting(None, _password(), "The user's password.", secret=True)
     # --- producer
     linger_ms: float = _setting(5.0, _milliseconds(60_000), "How long a record may wait for others to share its batch.")
     batch_bytes: int = _setting(
@@ -129,6 +152,14 @@ class ClientSettings:
     fetch_connections: int = _setting(
         8, kinds.count(1, 1000), "Most connections of one consumer for fetching; partitions share them when there are more."
     )
+    assignment: Literal["range", "roundrobin", "all"] = _setting(
+        "range", kinds.choice("range", "roundrobin", "all"),
+        "How members of a group divide the partitions of their topics; with `all` each reads everything.",
+    )  # fmt: skip
+    session_timeout_s: float = _setting(
+        10.0, kinds.duration(SESSION_TIMEOUT_MS_MIN / 1000, SESSION_TIMEOUT_MS_MAX / 1000),
+        "Silence after which the broker gives a member's partitions to the others.",
+    )  # fmt: skip
     # --- only as an argument
     ssl_context: ssl.SSLContext | None = field(default=None, metadata={"doc": "A ready TLS context, in place of the files."})
 
@@ -152,6 +183,8 @@ class SettingArguments(TypedDict, total=False):
     tls_key_file: str | None
     tls_server_name: str | None
     encryption_key: str | None
+    username: str | None
+    password: str | None
     linger_ms: float
     batch_bytes: int
     buffer_bytes: int
@@ -164,6 +197,8 @@ class SettingArguments(TypedDict, total=False):
     fetch_bytes: int
     fetch_wait_ms: float
     fetch_connections: int
+    assignment: Assignment
+    session_timeout_s: float
     ssl_context: ssl.SSLContext | None
 
 
@@ -192,6 +227,9 @@ def load_settings(arguments: Mapping[str, object], environ: Mapping[str, str], f
     for name, value in arguments.items():
         if value is not None:
             values[name] = value if name == "ssl_context" else _read(name, value, "the arguments")
+    for name, other in (("username", "password"), ("password", "username")):
+        if values.get(name) is not None and values.get(other) is None:
+            raise BraidError("CONFIG_INVALID_VALUE", key=other, origin="the settings", reason=f"`{name}` needs it")
     return ClientSettings(**values)
 
 

@@ -12,12 +12,15 @@ log: Final = logging.getLogger("braidmq.client")
 DUMP_BYTES_MAX: Final = 512
 """Of a longer frame only the beginning is shown; a megabyte of hexadecimal helps nobody."""
 _ROW_BYTES: Final = 16
+_SECRET: Final = frozenset({Op.AUTH, Op.USER_CREATE, Op.USER_UPDATE, Op.PASSWORD_CHANGE})
+"""Requests that carry passwords, which no log may hold."""
 
 
 def dump_frame(direction: str, server: object, op: int, payload: bytes | bytearray | memoryview) -> None:
     """Log one frame. Callers ask `log.isEnabledFor(DEBUG)` first."""
     name = Op(op).name if op in Op._value2member_map_ else "?"
-    log.debug("%s %s %s (%02x), %d bytes of payload\n%s", direction, server, name, op, len(payload), hex_rows(payload))
+    rows = "  (not shown: it may hold a password)" if op in _SECRET else hex_rows(payload)
+    log.debug("%s %s %s (%02x), %d bytes of payload\n%s", direction, server, name, op, len(payload), rows)
 
 
 def hex_rows(data: bytes | bytearray | memoryview) -> str:

@@ -52,14 +52,16 @@ FULL: Final = 2
 COLLECTED: Final = 0
 """`collect_rows` or `span_batches` took all there is."""
 SPECIAL: Final = 1
-"""It stopped at a batch whose rows may not be served as they lie (compressed, encrypted, expiring, control)."""
+"""It stopped at a batch whose rows may not be served as they lie (compressed, encrypted, control, expiring at an unknown time)."""
 DAMAGED: Final = 2
 """It stopped at bytes that are no batch, or at a batch cut off by the end."""
 LIMITED: Final = 3
 """It stopped because it has as many records or bytes as were asked for."""
+EXPIRED: Final = 4
+"""`span_batches` stopped at a batch of which some record is expired."""
 
 __all__ = [
-    "COLLECTED", "DAMAGED", "FULL", "IMPLEMENTATION", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "Accumulator", "ByteBuffer",
-    "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch", "fnv1a", "parse_produce",
+    "COLLECTED", "DAMAGED", "EXPIRED", "FULL", "IMPLEMENTATION", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "Accumulator",
+    "ByteBuffer", "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch", "fnv1a", "parse_produce",
     "reorder_rows", "scan_batches", "span_batches", "stamp_batch", "verify_batches",
 ]

@@ -184,10 +184,16 @@ cdef enum:
     FLAG_ATTRS = 0x0008
     FLAG_TIMESTAMPS = 0x0010
     FLAGS_KNOWN = 0x007F
+    FLAG_CONTROL = 0x0040
     FLAGS_OPAQUE = 0x0003
-    FLAGS_SPECIAL = 0x0047
+    FLAGS_SPECIAL = 0x0043
+    FLAGS_NOT_AS_THEY_LIE = 0x0047
     SMALL_SLICE = 4096
-    POOL_SLABS = 64
+    POOL_SLABS = 4096
+    POOL_BYTES = 67108864
+    SLAB_BYTES = 8192
+    SLAB_RECORDS = 64
+    SLAB_BYTES_KEPT = 4194304
     IN_NEED_MORE = 0
     IN_OTHER_FRAME = 1
     IN_FULL = 2
@@ -195,6 +201,7 @@ cdef enum:
     OUT_SPECIAL = 1
     OUT_DAMAGED = 2
     OUT_LIMITED = 3
+    OUT_EXPIRED = 4
 
 cdef uint32_t NO_ATTRS = 0xFFFFFFFF
 cdef uint32_t BATCH_RECORDS_MAX = limits.BATCH_RECORDS_MAX
@@ -256,7 +263,7 @@ cdef class ByteBuffer:
     cdef uint8_t* reserve(self, Py_ssize_t more) except NULL:
         cdef Py_ssize_t wanted
         cdef uint8_t* grown
-        if self.size + more > self.capacity:
+        if self.size + more > self.capacity or self.data == NULL:
             wanted = max(4096, 2 * (self.size + more))
             grown = <uint8_t*>realloc(self.data, wanted)
             if grown == NULL:
@@ -286,9 +293,10 @@ cdef struct Slab:
     Py_ssize_t columns_capacity
 
 # Slabs are lent to accumulators between the first row and the write, so a thousand quiet partitions hold none and busy
-# ones share a few that stay warm in the cache.
+# ones share a few that stay warm in the cache. They begin small and grow, and the pool is bounded by its bytes.
 cdef Slab pool[POOL_SLABS]
 cdef int pool_size = 0
+cdef Py_ssize_t pool_bytes = 0
 
 
 cdef class Accumulator:
@@ -325,26 +333,29 @@ cdef class Accumulator:
         return self.rows_size
 
     cdef int borrow(self) except -1:
-        global pool_size
+        global pool_size, pool_bytes
         if pool_size > 0:
             pool_size -= 1
             self.slab = pool[pool_size]
+            pool_bytes -= self.slab.rows_capacity
         else:
-            self.slab.rows = <uint8_t*>malloc(65536)
-            self.slab.rows_capacity = 65536
-            self.slab.columns = <uint32_t*>malloc(3 * 4 * 512)
-            self.slab.columns_capacity = 512
+            self.slab.rows = <uint8_t*>malloc(SLAB_BYTES)
+            self.slab.rows_capacity = SLAB_BYTES
+            self.slab.columns = <uint32_t*>malloc(3 * 4 * SLAB_RECORDS)
+            self.slab.columns_capacity = SLAB_RECORDS
             if self.slab.rows == NULL or self.slab.columns == NULL:
                 raise MemoryError()
         return 0
 
     cdef void give_back(self) noexcept:
-        global pool_size
+        global pool_size, pool_bytes
+        cdef Py_ssize_t capacity = self.slab.rows_capacity
         if self.slab.rows == NULL:
             return
-        if pool_size < POOL_SLABS and self.slab.rows_capacity <= 4 * 1024 * 1024:
+        if pool_size < POOL_SLABS and capacity <= SLAB_BYTES_KEPT and pool_bytes + capacity <= POOL_BYTES:
             pool[pool_size] = self.slab
             pool_size += 1
+            pool_bytes += capacity
         else:
             free(self.slab.rows)
             free(self.slab.columns)
@@ -797,7 +808,10 @@ cdef const char* shape_fault(const BatchHead* head, Py_ssize_t available) noexce
         return "impossible record count"
     if head.base_offset > <uint64_t>OFFSET_MAX:
         return "impossible offset"
-    if head.rows_at != HEADER_BYTES + columns_bytes(head.count, head.flags):
+    if head.flags & FLAG_CONTROL:
+        if head.rows_at != HEADER_BYTES:
+            return "columns do not fit the record count"
+    elif head.rows_at != HEADER_BYTES + columns_bytes(head.count, head.flags):
         return "columns do not fit the record count"
     if head.attrs_at < head.rows_at or head.plain_length < head.attrs_at:
         return "rows do not fit the batch"
@@ -887,6 +901,7 @@ COLLECTED = OUT_COLLECTED
 SPECIAL = OUT_SPECIAL
 DAMAGED = OUT_DAMAGED
 LIMITED = OUT_LIMITED
+EXPIRED = OUT_EXPIRED
 
 
 cdef inline Py_ssize_t row_start(const uint8_t* batch, uint32_t index) noexcept nogil:
@@ -917,13 +932,49 @@ cdef uint32_t rows_within(const uint8_t* batch, uint32_t first, uint32_t most, P
     return low
 
 
-def collect_rows(buffer, Py_ssize_t start, Py_ssize_t stop, uint64_t offset, uint32_t records_max, Py_ssize_t bytes_max):
+cdef inline const uint8_t* expiry_column(const uint8_t* batch) noexcept nogil:
+    cdef const BatchHead* head = <const BatchHead*>batch
+    cdef Py_ssize_t at = HEADER_BYTES + 3 * padded(4 * <Py_ssize_t>head.count)
+    if head.flags & FLAG_TIMESTAMPS:
+        at += 8 * <Py_ssize_t>head.count
+    return batch + at
+
+
+cdef inline bint is_expired(const uint8_t* column, uint32_t index, int64_t now_ms) noexcept nogil:
+    cdef int64_t expiry
+    memcpy(&expiry, column + 8 * <Py_ssize_t>index, 8)
+    return 0 < expiry <= now_ms
+
+
+cdef uint32_t same_until(const uint8_t* batch, uint32_t index, bint gone, int64_t now_ms) noexcept nogil:
+    """The first record at `index` or later that is not expired (`gone`), or that is (not `gone`); `count` when there is none."""
+    cdef const uint8_t* column = expiry_column(batch)
+    cdef uint32_t count = (<const BatchHead*>batch).count
+    while index < count and is_expired(column, index, now_ms) == gone:
+        index += 1
+    return index
+
+
+cdef int64_t asked_time(now) except? -1:
+    return now()
+
+
+cdef uint64_t living_run(const uint8_t* batch, uint32_t index, int64_t now_ms) noexcept nogil:
+    """The first run of living records at `index` or later: its first in the upper half, the one after its last in the lower."""
+    cdef uint32_t first = same_until(batch, index, True, now_ms)
+    return <uint64_t>first << 32 | same_until(batch, first, False, now_ms)
+
+
+def collect_rows(buffer, Py_ssize_t start, Py_ssize_t stop, uint64_t offset, uint32_t records_max, Py_ssize_t bytes_max, now=None):
     cdef Py_buffer view
     cdef const uint8_t* b
     cdef const BatchHead* head
     cdef Py_ssize_t position = start, row_from, row_to, taken = 0
-    cdef uint32_t first, here, count = 0
+    cdef uint32_t first, last, here, count = 0
     cdef uint64_t next_offset = offset
+    cdef int64_t now_ms = 0
+    cdef uint64_t run
+    cdef bint asked = False, dated = now is not None
     cdef int status = OUT_COLLECTED
     cdef ByteBuffer small = None
     cdef uint8_t* target
@@ -942,11 +993,22 @@ def collect_rows(buffer, Py_ssize_t start, Py_ssize_t stop, uint64_t offset, uin
             if head.base_offset + head.count <= next_offset:
                 position += head.length
                 continue
-            if head.flags & FLAGS_SPECIAL:
-                status = OUT_SPECIAL
-                break
             first = <uint32_t>(next_offset - head.base_offset) if next_offset > head.base_offset else 0
-            here = min(head.count - first, records_max - count)
+            last = head.count
+            if head.flags & FLAGS_NOT_AS_THEY_LIE:
+                if head.flags & FLAGS_SPECIAL or not dated:
+                    status = OUT_SPECIAL
+                    break
+                if not asked:
+                    now_ms = asked_time(now)
+                    asked = True
+                run = living_run(b + position, first, now_ms)
+                first, last = <uint32_t>(run >> 32), <uint32_t>run
+                next_offset = head.base_offset + first
+                if first == head.count:
+                    position += head.length
+                    continue
+            here = min(last - first, records_max - count)
             if taken + (row_start(b + position, first + here) - row_start(b + position, first)) > bytes_max:
                 here = rows_within(b + position, first, here, bytes_max - taken)
                 if here == 0:
@@ -973,6 +1035,9 @@ def collect_rows(buffer, Py_ssize_t start, Py_ssize_t stop, uint64_t offset, uin
             count += here
             next_offset = head.base_offset + first + here
             if first + here < head.count:
+                if first + here == last:
+                    # An expired row follows.
+                    continue
                 # The batch was read in part, but its checksum covers all of it.
                 position += head.length
                 status = OUT_LIMITED
@@ -1023,13 +1088,15 @@ def reorder_rows(slices, Py_ssize_t size):
     return result
 
 
-def span_batches(buffer, Py_ssize_t start, Py_ssize_t stop, uint64_t offset, Py_ssize_t bytes_max):
+def span_batches(buffer, Py_ssize_t start, Py_ssize_t stop, uint64_t offset, Py_ssize_t bytes_max, now=None):
     cdef Py_buffer view
     cdef const uint8_t* b
     cdef const BatchHead* head
     cdef Py_ssize_t position = start, first = -1
     cdef uint64_t next_offset = offset
     cdef int status = OUT_COLLECTED
+    cdef int64_t now_ms = 0
+    cdef bint asked = False, dated = now is not None
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         b = <const uint8_t*>view.buf
@@ -1044,6 +1111,13 @@ def span_batches(buffer, Py_ssize_t start, Py_ssize_t stop, uint64_t offset, Py_
                 if head.base_offset + head.count > offset:
                     first = position
             if first >= 0:
+                if head.flags & FLAG_EXPIRY and dated and not head.flags & FLAGS_SPECIAL:
+                    if not asked:
+                        now_ms = now()
+                        asked = True
+                    if same_until(b + position, 0, False, now_ms) < head.count:
+                        status = OUT_EXPIRED
+                        break
                 if position > first and position + <Py_ssize_t>head.length - first > bytes_max:
                     status = OUT_LIMITED
                     break
@@ -1229,6 +1303,11 @@ def decode_records(data, uint64_t from_offset, Py_ssize_t limit, make):
                 raise BraidError("INVALID_BATCH", reason="checksum mismatch")
             if head.flags & FLAGS_OPAQUE:
                 raise BraidError("INVALID_BATCH", reason="compressed or encrypted batches are for the broker")
+            if head.flags & FLAG_CONTROL:
+                if head.base_offset + head.count > next_offset:
+                    next_offset = head.base_offset + head.count
+                position += head.length
+                continue
             column = padded(4 * <Py_ssize_t>head.count)
             stamps = HEADER_BYTES + 3 * column
             left = head.attrs_at - head.rows_at

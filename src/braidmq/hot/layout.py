@@ -40,8 +40,13 @@ Header:
 
 With FLAG_COMPRESSED or FLAG_ENCRYPTED everything after the header is replaced by its compressed, then encrypted form
 (AES-256-GCM: nonce 12, ciphertext, tag 16; header bytes 16 to 80 are its associated data);
-`rows_at`, `attrs_at` and `plain_length` describe the plain form. Only magic, length and checksum are outside the
+`rows_at`, `attrs_at` and `plain_length` describe the plain form. The compressed form is a `u32` with the length of what the
+compressor made, that, and zero bytes so that the whole batch is a multiple of 8 bytes; without compression only the zero bytes
+are added. They are encrypted with the rest. Only magic, length and checksum are outside the
 checksum: a flipped bit in any of the three is caught by the comparison itself.
+
+With FLAG_CONTROL there is nothing behind the header: it is a gap, which readers of whole batches get in place of expired
+records. Gaps are made for readers and never stored.
 
 An attrs block begins with its own length (u32, little-endian, without these four bytes).
 """
@@ -57,6 +62,8 @@ MAGIC: Final = 0x31445242  # "BRD1" read as a little-endian u32
 VERSION: Final = 1
 CHECKSUM_CRC32C: Final = 1
 HEADER_BYTES: Final = 80
+ALIGNMENT_BYTES: Final = 8
+"""Batches and columns begin at multiples of it."""
 CHECKSUM_FROM: Final = 12
 
 FLAG_COMPRESSED: Final = 0x0001

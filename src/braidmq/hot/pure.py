@@ -8,6 +8,7 @@ from braidmq.hot.pure_produce import FULL, NEED_MORE, OTHER_FRAME, Accumulator, 
 from braidmq.hot.pure_walk import (
     COLLECTED,
     DAMAGED,
+    EXPIRED,
     LIMITED,
     SPECIAL,
     collect_rows,
@@ -18,7 +19,7 @@ from braidmq.hot.pure_walk import (
 )
 
 __all__ = [
-    "COLLECTED", "DAMAGED", "FULL", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "Accumulator", "ByteBuffer", "Route",
-    "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch", "fnv1a", "parse_produce", "reorder_rows",
+    "COLLECTED", "DAMAGED", "EXPIRED", "FULL", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "Accumulator", "ByteBuffer",
+    "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch", "fnv1a", "parse_produce", "reorder_rows",
     "scan_batches", "shape_fault", "span_batches", "stamp_batch", "verify_batches",
 ]  # fmt: skip

@@ -82,7 +82,9 @@ def shape_fault(data: Buffer, position: int, stop: int) -> str:
         return "impossible record count"
     if head.base_offset > layout.OFFSET_MAX:
         return "impossible offset"
-    if head.rows_at != layout.HEADER_BYTES + layout.columns_bytes(head.records, head.flags):
+    # A gap has nothing behind its header, however many offsets it stands for.
+    columns = 0 if head.flags & layout.FLAG_CONTROL else layout.columns_bytes(head.records, head.flags)
+    if head.rows_at != layout.HEADER_BYTES + columns:
         return "columns do not fit the record count"
     if head.attrs_at < head.rows_at or head.plain_length < head.attrs_at:
         return "rows do not fit the batch"
@@ -200,7 +202,8 @@ Make = Callable[[int, int, bytes | None, bytes, bytes], Any]
 def decode_records(data: Buffer, from_offset: int, limit: int, make: Make) -> tuple[list[Any], int]:
     """Records of whole batches, from `from_offset` on and at most `limit`.
 
-    `make(offset, timestamp, key, value, attrs)` builds each one. Returns them and the offset to go on from.
+    `make(offset, timestamp, key, value, attrs)` builds each one. Returns them and the offset to go on from. A gap has no records;
+    the offset moves past it.
     """
     view = memoryview(data)
     stop = len(view)
@@ -216,6 +219,10 @@ def decode_records(data: Buffer, from_offset: int, limit: int, make: Make) -> tu
             raise BraidError("INVALID_BATCH", reason="checksum mismatch")
         if head.flags & layout.FLAGS_OPAQUE:
             raise BraidError("INVALID_BATCH", reason="compressed or encrypted batches are for the broker")
+        if head.flags & layout.FLAG_CONTROL:
+            next_offset = max(next_offset, head.next_offset)
+            position += head.length
+            continue
         body = bytes(view[position : position + head.length])
         at = head.rows_at
         column = layout.padded(4 * head.records)

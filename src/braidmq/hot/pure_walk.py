@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import Final
+
+import numpy as np
 
 from braidmq.base.errors import BraidError
 from braidmq.hot import layout
+from braidmq.hot.expiring import expired, expiry_column
 from braidmq.hot.pure_batch import Buffer, checksum_ok, shape_fault
 
 COLLECTED: Final = 0
 SPECIAL: Final = 1
 DAMAGED: Final = 2
 LIMITED: Final = 3
+EXPIRED: Final = 4
 
-_FLAGS_SPECIAL: Final = layout.FLAGS_OPAQUE | layout.FLAG_EXPIRY | layout.FLAG_CONTROL
+_FLAGS_SPECIAL: Final = layout.FLAGS_OPAQUE | layout.FLAG_CONTROL
 _U32 = struct.Struct(">I")
 _INDEX_ENTRY = struct.Struct("<QQq")
 _SMALL_SLICE: Final = 4096
 
 Producers = list[tuple[int, int, int, int, int, int]]
+Now = Callable[[], int]
 
 
 def scan_batches(
@@ -107,13 +113,33 @@ def _rows_within(data: memoryview, position: int, head: layout.BatchHeader, firs
     return low
 
 
+class _Living:
+    """Where the living records of one batch begin and end."""
+
+    def __init__(self, data: memoryview, position: int, head: layout.BatchHeader, now_ms: int) -> None:
+        self.position = position
+        self._records = head.records
+        self._gone = expired(expiry_column(data, head, position), now_ms)
+        self._edges: list[int] = (np.flatnonzero(self._gone[1:] != self._gone[:-1]) + 1).tolist()
+
+    def run_from(self, index: int) -> tuple[int, int]:
+        """The first run of living records at `index` or later, as its first and the one after its last."""
+        first = self._edge_after(index) if self._gone[index] else index
+        return first, self._edge_after(first)
+
+    def _edge_after(self, index: int) -> int:
+        at = bisect_right(self._edges, index)
+        return self._edges[at] if at < len(self._edges) else self._records
+
+
 def collect_rows(
-    buffer: Buffer, start: int, stop: int, offset: int, records_max: int, bytes_max: int
+    buffer: Buffer, start: int, stop: int, offset: int, records_max: int, bytes_max: int, now: Now | None = None
 ) -> tuple[list[Buffer], int, int, int, int, int]:
     """Rows from `offset` on, as slices of `buffer` (small ones joined), without touching single records.
 
-    At least one row is taken however large it is. Returns the slices, their size, the number of records, the next offset,
-    the end of the last batch looked at, and why it stopped.
+    At least one row is taken however large it is. Expired rows are passed over; `now` is asked for the time at most once, and only
+    when there is a row that may expire. Without it such rows end the walk. Returns the slices, their size, the number of
+    records, the next offset, the end of the last batch looked at, and why it stopped.
     """
     data = memoryview(buffer)
     stop = min(stop, len(data))
@@ -123,6 +149,8 @@ def collect_rows(
     taken = count = 0
     next_offset = offset
     status = COLLECTED
+    now_ms: int | None = None
+    living: _Living | None = None
     while position < stop and count < records_max:
         if shape_fault(data, position, stop):
             status = DAMAGED
@@ -131,11 +159,23 @@ def collect_rows(
         if head.next_offset <= next_offset:
             position += head.length
             continue
-        if head.flags & _FLAGS_SPECIAL:
+        expiring = bool(head.flags & layout.FLAG_EXPIRY)
+        if head.flags & _FLAGS_SPECIAL or (expiring and now is None):
             status = SPECIAL
             break
-        first = max(0, next_offset - head.base_offset)
-        here = min(head.records - first, records_max - count)
+        first, last = max(0, next_offset - head.base_offset), head.records
+        if expiring:
+            if living is None or living.position != position:
+                if now_ms is None:
+                    assert now is not None
+                    now_ms = now()
+                living = _Living(data, position, head, now_ms)
+            first, last = living.run_from(first)
+            next_offset = head.base_offset + first
+            if first == head.records:
+                position += head.length
+                continue
+        here = min(last - first, records_max - count)
         row_from = _row_start(data, position, head, first)
         if taken + _row_start(data, position, head, first + here) - row_from > bytes_max:
             here = _rows_within(data, position, head, first, here, bytes_max - taken)
@@ -159,10 +199,12 @@ def collect_rows(
         taken += len(rows)
         count += here
         next_offset = head.base_offset + first + here
-        position += head.length
-        if first + here < head.records:
+        if first + here < last:
+            position += head.length
             status = LIMITED
             break
+        if last == head.records:
+            position += head.length
     if count >= records_max:
         status = LIMITED
     if small:
@@ -195,16 +237,20 @@ def reorder_rows(slices: Sequence[Buffer], size: int) -> bytes:
     return bytes(out)
 
 
-def span_batches(buffer: Buffer, start: int, stop: int, offset: int, bytes_max: int) -> tuple[int, int, int, int]:
+def span_batches(
+    buffer: Buffer, start: int, stop: int, offset: int, bytes_max: int, now: Now | None = None
+) -> tuple[int, int, int, int]:
     """The whole batches that hold `offset` and what follows, up to `bytes_max` but at least one.
 
-    Returns where they begin and end, the next offset after them, and why the walk stopped.
+    With `now` it stops before a batch of which some record is expired. Returns where they begin and end, the next offset after
+    them, and why the walk stopped.
     """
     data = memoryview(buffer)
     stop = min(stop, len(data))
     position, first = start, -1
     next_offset = offset
     status = COLLECTED
+    now_ms: int | None = None
     while position < stop:
         if shape_fault(data, position, stop):
             status = DAMAGED
@@ -213,6 +259,12 @@ def span_batches(buffer: Buffer, start: int, stop: int, offset: int, bytes_max: 
         if first < 0 and head.next_offset > offset:
             first = position
         if first >= 0:
+            if head.flags & layout.FLAG_EXPIRY and now is not None and not head.flags & _FLAGS_SPECIAL:
+                if now_ms is None:
+                    now_ms = now()
+                if expired(expiry_column(data, head, position), now_ms).any():
+                    status = EXPIRED
+                    break
             if position > first and position + head.length - first > bytes_max:
                 status = LIMITED
                 break

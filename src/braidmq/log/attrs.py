@@ -15,6 +15,26 @@ from braidmq.base.errors import BraidError
 TAG_HEADER: Final = 1
 """`u16` name length, name (UTF-8), value."""
 
+# --- dead letters: where a record came from, and why it is there
+TAG_ORIGIN_TOPIC: Final = 16
+"""Topic name (UTF-8)."""
+TAG_ORIGIN_PLACE: Final = 17
+"""`i32` partition, `i64` offset; -1 for a record that never got there."""
+TAG_REASON: Final = 18
+"""One of a few words (UTF-8)."""
+TAG_ERROR: Final = 19
+"""What happened, for people (UTF-8)."""
+TAG_FAILURES: Final = 20
+"""`u32` attempts, `i64` time of the first and `i64` of the last failure, in milliseconds."""
+DEAD_LETTER_TAGS: Final = frozenset((TAG_ORIGIN_TOPIC, TAG_ORIGIN_PLACE, TAG_REASON, TAG_ERROR, TAG_FAILURES))
+
+# --- staged records: whose they are, and where they will go
+TAG_WORK: Final = 32
+"""`i64` number of the work that staged the record."""
+TAG_TARGET: Final = 33
+"""`i32` partition (-1 for any), topic name (UTF-8)."""
+STAGING_TAGS: Final = frozenset((TAG_WORK, TAG_TARGET))
+
 _LENGTH = struct.Struct("<I")
 _ENTRY = struct.Struct("<HI")
 _NAME = struct.Struct("<H")
@@ -68,3 +88,8 @@ def decode_headers(block: bytes) -> dict[str, bytes]:
             raise BraidError("INVALID_BATCH", reason="a header name runs past its attribute")
         headers[data[2 : 2 + size].decode(errors="replace")] = data[2 + size :]
     return headers
+
+
+def without(block: bytes, tags: frozenset[int]) -> bytes:
+    """The block without entries of some tags."""
+    return encode_attrs((tag, data) for tag, data in decode_attrs(block) if tag not in tags) if block else b""

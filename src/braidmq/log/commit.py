@@ -33,13 +33,19 @@ Post = Callable[[Callable[[], None]], object]
 class Cycle:
     """What one turn of the loop wrote."""
 
-    __slots__ = ("after_sync", "after_write", "failures", "files", "names", "synced")
+    __slots__ = ("after_sync", "after_write", "before_told", "closed", "failures", "files", "names", "synced", "written")
 
     def __init__(self) -> None:
         self.after_write: list[Callable[[Cycle], None]] = []
         self.after_sync: list[Callable[[Cycle], None]] = []
+        self.before_told: list[Callable[[], None]] = []
+        """Called when readers see what was synced, before anyone is told so."""
+        self.written: list[PartitionLog] = []
+        """Partitions that wait for no sync."""
         self.synced: list[tuple[PartitionLog, int, Segment, int, tuple[AppendFile, ...]]] = []
         """Partitions that wait for the sync: where their log ended in this cycle, and in which files."""
+        self.closed: list[tuple[PartitionLog, tuple[AppendFile, ...]]] = []
+        """Partitions below level `fsync` that closed a segment, and its files."""
         self.files: set[AppendFile] = set()
         self.names: set[str] = set()
         self.failures: dict[PartitionLog, BraidError] = {}
@@ -210,6 +216,10 @@ class GroupCommit:
         else:
             self._schedule()
 
+    def when_seen(self, callback: Callable[[], None]) -> None:
+        """Call back at the moment readers see what this turn's cycle syncs, before anyone is told of it."""
+        self._cycle.before_told.append(callback)
+
     def flush(self) -> None:
         """Write everything that came in, and start the sync it needs."""
         now_ms = self.now_ms()
@@ -226,25 +236,37 @@ class GroupCommit:
                 if self.on_failure is not None:
                     self.on_failure(partition, error)
                 continue
-            if files and partition.settings.level >= Level.FSYNC:
-                segment = partition.segments[-1]
+            if not files:
+                continue
+            segment = partition.segments[-1]
+            if partition.settings.level >= Level.FSYNC:
                 cycle.synced.append((partition, partition.log_end, segment, segment.size, files))
                 cycle.files.update(files)
                 cycle.names |= partition.take_names_to_sync()
-            elif len(files) > 1:
+                continue
+            partition.advance(partition.log_end, segment, segment.size)
+            cycle.written.append(partition)
+            if len(files) > 1:
                 # A closed segment is synced at every level, so that recovery need not look behind its last checkpoint.
                 cycle.files.update(files[:-1])
+                cycle.closed.append((partition, files[:-1]))
+        # Nobody is told before all of them are visible: what was written together is seen together.
+        for partition in cycle.written:
+            partition.tell_visible()
         for callback in cycle.after_write:
             callback(cycle)
         if cycle.files:
             self.syncs_running += 1
             self._syncer.submit(SyncJob(cycle.files, cycle.names, lambda job: self._synced(cycle, job)))
         else:
+            for before_told in cycle.before_told:
+                before_told()
             for callback in cycle.after_sync:
                 callback(cycle)
 
     def _synced(self, cycle: Cycle, job: SyncJob) -> None:
         self.syncs_running -= 1
+        visible: list[PartitionLog] = []
         for partition, end, segment, position, files in cycle.synced:
             if partition.removed:
                 cycle.failures[partition] = BraidError("TOPIC_NOT_FOUND", topic=partition.topic)
@@ -252,11 +274,23 @@ class GroupCommit:
             fault = next((job.failed[file] for file in files if file in job.failed), None)
             if fault is None and partition.failure is None:
                 partition.advance(end, segment, position)
+                visible.append(partition)
                 continue
             error = partition.failure or partition.fail(f"sync failed: {fault}")
             cycle.failures[partition] = error
             if self.on_failure is not None:
                 self.on_failure(partition, error)
+        for partition, files in cycle.closed:
+            fault = next((job.failed[file] for file in files if file in job.failed), None)
+            if fault is not None and partition.failure is None:
+                error = partition.fail(f"sync failed: {fault}")
+                if self.on_failure is not None:
+                    self.on_failure(partition, error)
+        for before_told in cycle.before_told:
+            before_told()
+        # Only now, so that what was synced together is seen together, whoever is told first.
+        for partition in visible:
+            partition.tell_visible()
         for callback in cycle.after_sync:
             callback(cycle)
 

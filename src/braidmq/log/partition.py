@@ -11,31 +11,33 @@ Faults, and what becomes of them:
   that succeeds would prove nothing.
 * **A flipped bit** is found before the batch is served for the first time, and is an error that names the place.
 
-Everything here runs on the event loop's thread except `Segment.warm_up` and the syncs of `commit.py`.
+Batches of a partition with a codec may lie compressed or encrypted. They are put into that form when they are written and out of it
+when they are read; in between, everything works on headers. Without a codec none of this costs anything.
+
+Everything here runs on the event loop's thread except `Cold.warm_up` and the syncs of `commit.py`.
 """
 
 from __future__ import annotations
 
 import errno
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
 
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.disk import AppendFile, Buffer, Disk
 from braidmq.base.errors import BraidError
 from braidmq.hot import layout
+from braidmq.hot.expiring import with_expiry
+from braidmq.log.batch_codec import BatchCodec
 from braidmq.log.level import Level
+from braidmq.log.partition_reads import PartitionReads
 from braidmq.log.producers import ProducerTable
 from braidmq.log.segment import LOG_ENDING, Segment
 
 WhenVisible = Callable[[BraidError | None], None]
-Walk = Callable[[memoryview, int], tuple[int, int]]
-_WINDOW_BYTES_MIN: Final = 64 * limits.KIB
-_ROW_BYTES_LIKELY: Final = 256
 
 
 @dataclass(slots=True)
@@ -50,42 +52,28 @@ class LogSettings:
     """0 keeps everything."""
     retention_age_ms: int = 7 * 24 * 3600 * 1000
     """0 keeps everything."""
+    ttl_ms: int = 0
+    """How long records live that have no time to live of their own; 0 keeps them for ever."""
+    compression: str = ""
+    """How batches are compressed; empty when they never were, which is one thing less to look at than `none`."""
+    gapless: bool = False
+    """Whether a loss of power below level `fsync` may take only the end of the log, never a piece before it."""
 
 
-@dataclass(slots=True)
-class Rows:
-    """Rows of one read: slices ready for the wire, their size, how many, and where to go on."""
-
-    slices: list[Buffer]
-    size: int
-    count: int
-    next_offset: int
+class _SyncFailed(Exception):
+    """A sync failed in the middle of a write: not a full disk, whatever its error number says."""
 
 
-@dataclass(slots=True)
-class Batches:
-    """Whole batches of one read."""
-
-    slices: list[Buffer]
-    size: int
-    next_offset: int
-
-
-@dataclass(slots=True)
-class Cold:
-    """A read that would wait for the disk: `warm_up` off the loop, then read again."""
-
-    segment: Segment
-    position: int
-    stop: int
-
-    def warm_up(self) -> None:
-        self.segment.warm_up(self.position, self.stop)
-
-
-class PartitionLog:
-    def __init__(self, disk: Disk, directory: str, topic: str, partition: int, settings: LogSettings) -> None:
+class PartitionLog(PartitionReads):
+    def __init__(
+        self, disk: Disk, directory: str, topic: str, partition: int, settings: LogSettings, codec: BatchCodec | None = None,
+        now: Callable[[], int] | None = None,
+    ) -> None:
         self._disk = disk
+        self._now = now
+        """What expiry is measured by. Without it nothing that may expire is served."""
+        self.codec = codec
+        """None where no batch was ever compressed or encrypted."""
         self.directory = directory
         self.topic = topic
         self.partition = partition
@@ -129,8 +117,7 @@ class PartitionLog:
         Returns its base offset, number of records, timestamp, and whether it was stored before.
         """
         self.check_writable()
-        accumulator = self.accumulator
-        stamped = hot.stamp_batch(data, accumulator.next_offset, self.leader_epoch, now_ms)
+        stamped = hot.stamp_batch(data, self.accumulator.next_offset, self.leader_epoch, now_ms)
         head = layout.read_header(stamped)
         if head.producer_id >= 0:
             if head.producer_epoch < 0 or head.base_sequence < 0:
@@ -138,18 +125,53 @@ class PartitionLog:
             known = self.producers.find_duplicate(head.producer_id, head.producer_epoch, head.base_sequence, head.records)
             if known is not None:
                 return known[0], head.records, known[1], True
+        self._take_in(stamped, head, now_ms)
+        return head.base_offset, head.records, now_ms, False
+
+    def stage_work(self, data: Buffer, now_ms: int) -> int:
+        """Take a batch of the broker's own work into the next write; returns the offset after it.
+
+        Its producer id is the number of the work and its sequence how many of the work's records came before it, and it has no
+        epoch: `producers.work_records` tells after a crash how far the work came.
+        """
+        self.check_writable()
+        stamped = hot.stamp_batch(data, self.accumulator.next_offset, self.leader_epoch, now_ms)
+        head = layout.read_header(stamped)
+        assert head.producer_id >= 0 > head.producer_epoch, "not a piece of work"
+        assert head.base_sequence == self.producers.work_records(head.producer_id), "its records come in order"
+        self._take_in(stamped, head, now_ms)
+        return head.next_offset
+
+    def _take_in(self, stamped: Buffer, head: layout.BatchHeader, now_ms: int) -> None:
+        dated = self._dated(stamped)
+        if len(dated) > len(stamped) and len(dated) > limits.RECORD_BYTES_MAX:
+            raise BraidError("INVALID_BATCH", reason=f"{len(dated)} bytes with times to live do not fit a frame")
+        if head.producer_id >= 0:
             self.producers.record(
                 head.producer_id, head.producer_epoch, head.base_sequence, head.records, head.base_offset, now_ms
             )
+        accumulator = self.accumulator
         if accumulator.count:
-            self._staged_bytes += self._stage(accumulator.take(now_ms, self.leader_epoch), now_ms)
-        self._staged_bytes += self._stage(stamped, now_ms)
+            self._staged_bytes += self._stage(self._dated(accumulator.take(now_ms, self.leader_epoch)), now_ms)
+        self._staged_bytes += self._stage(dated, now_ms)
         accumulator.next_offset = head.next_offset
-        return head.base_offset, head.records, now_ms, False
 
     def _stage(self, batch: Buffer, now_ms: int) -> int:
         self._staged.append((batch, now_ms))
         return len(batch)
+
+    def _dated(self, batch: Buffer) -> Buffer:
+        """The batch with the topic's time to live for records that have none of their own."""
+        if not self.settings.ttl_ms or self._now is None:
+            return batch
+        return with_expiry(batch, self._now() + self.settings.ttl_ms)
+
+    def _sealed_rows(self, now_ms: int) -> tuple[list[Buffer], int]:
+        sealed, length = self.accumulator.seal(now_ms, self.leader_epoch)
+        if not self.settings.ttl_ms:
+            return sealed, length
+        batch = self._dated(b"".join(sealed))
+        return [batch], len(batch)
 
     @property
     def pending_bytes(self) -> int:
@@ -174,6 +196,37 @@ class PartitionLog:
             self._take_back()
             self._fail_waiters(error)
             raise error
+        if not self._staged and self.segments:
+            return self._write_rows(now_ms)
+        return self._write_batches(now_ms)
+
+    def _write_rows(self, now_ms: int) -> tuple[AppendFile, ...]:
+        """The common case: rows of single records, and room for them in the newest segment."""
+        accumulator = self.accumulator
+        if not accumulator.count:
+            return ()
+        segment = self.segments[-1]
+        if self.codec is not None and self.codec.changes:
+            return self._write_batches(now_ms)
+        sealed, length = self._sealed_rows(now_ms)
+        fits = segment.size + length <= self.settings.segment_bytes
+        if not fits or segment.file is None or not segment.size or self._is_old(segment, now_ms):
+            del sealed
+            return self._write_batches(now_ms)
+        try:
+            segment.append_batch(sealed, accumulator.next_offset - accumulator.count, length, now_ms)
+        except OSError as fault:
+            # The traceback holds the list, and rows cannot be taken back while anything refers to them.
+            sealed.clear()
+            raise self._write_failed(fault) from fault
+        del sealed
+        accumulator.reset()
+        self.log_end = accumulator.next_offset
+        return (segment.file,)
+
+    def _write_batches(self, now_ms: int) -> tuple[AppendFile, ...]:
+        """Everything else: producers' own batches, the first write, and the start of a new segment."""
+        accumulator = self.accumulator
         buffers: list[Buffer] = []
         batches: list[tuple[int, int, int]] = []
         total = 0
@@ -182,22 +235,32 @@ class PartitionLog:
             batches.append((layout.read_header(batch).base_offset, len(batch), timestamp))
             total += len(batch)
         if accumulator.count:
-            sealed, length = accumulator.seal(now_ms, self.leader_epoch)
+            sealed, length = self._sealed_rows(now_ms)
             buffers += sealed
             batches.append((accumulator.next_offset - accumulator.count, length, now_ms))
             total += length
             del sealed
         if not batches:
             return ()
+        codec = self.codec
+        plain: list[Buffer] = []
+        if codec is not None and codec.changes:
+            try:
+                buffers, batches, total, plain = codec.encode_all(buffers, batches)
+            except BraidError as refused:
+                buffers.clear()
+                self._take_back()
+                self._fail_waiters(refused)
+                raise
         files: list[AppendFile] = []
         try:
             segment = self._segment_for(total, batches[0][0], now_ms, files)
             segment.append(buffers, batches, total)
-        except OSError as fault:
+        except (OSError, _SyncFailed) as fault:
             buffers.clear()
-            error = self._write_failed(fault)
-            self._fail_waiters(error)
-            raise error from fault
+            raise self._write_failed(fault) from fault
+        if codec is not None and plain:
+            codec.keep(segment.log_path, segment.size - total, buffers, plain)
         buffers.clear()
         accumulator.reset()
         self._staged.clear()
@@ -205,8 +268,6 @@ class PartitionLog:
         self.log_end = accumulator.next_offset
         if segment.file is not None:
             files.append(segment.file)
-        if self.settings.level < Level.FSYNC:
-            self.advance(self.log_end, segment, segment.size)
         return tuple(files)
 
     def _segment_for(self, incoming: int, base_offset: int, now_ms: int, files: list[AppendFile]) -> Segment:
@@ -215,10 +276,8 @@ class PartitionLog:
             if active.size == 0 or (active.size + incoming <= self.settings.segment_bytes and not self._is_old(active, now_ms)):
                 return active
             if active.file is not None:
-                if self.settings.level >= Level.FSYNC:
-                    # Were the next segment to outlive the end of this one, a loss of power would leave a hole in the log.
-                    active.file.sync()
-                    self._disk.sync_directory(self.directory)
+                if self.settings.level >= Level.FSYNC or self.settings.gapless:
+                    self._sync_before_next(active.file)
                 # At any level it is synced with the batch that follows it; its index may be lost at no cost.
                 files.append(active.file)
         else:
@@ -232,6 +291,15 @@ class PartitionLog:
         self._bases.append(base_offset)
         self._names_to_sync.add(self.directory)
         return segment
+
+    def _sync_before_next(self, file: AppendFile) -> None:
+        """Sync a segment before the next one begins: were only the later one to survive, the log would have a hole."""
+        try:
+            file.sync()
+            for name in sorted(self.take_names_to_sync() | {self.directory}):
+                self._disk.sync_directory(name)
+        except OSError as fault:
+            raise _SyncFailed(f"sync failed: {fault}") from fault
 
     def _is_old(self, segment: Segment, now_ms: int) -> bool:
         age_ms = self.settings.segment_age_ms
@@ -247,6 +315,10 @@ class PartitionLog:
         names, self._names_to_sync = self._names_to_sync, set()
         return names
 
+    def names_for_checkpoint(self) -> set[str]:
+        """The same for a checkpoint. At level `fsync` the next ack may not rely on a sync that is still under way."""
+        return self.take_names_to_sync() if self.settings.level < Level.FSYNC else set(self._names_to_sync)
+
     def _take_back(self) -> None:
         self._staged.clear()
         self._staged_bytes = 0
@@ -254,8 +326,14 @@ class PartitionLog:
         self.accumulator.next_offset = self.log_end
         self.producers.forget_from(self.log_end)
 
-    def _write_failed(self, fault: OSError) -> BraidError:
+    def _write_failed(self, fault: OSError | _SyncFailed) -> BraidError:
+        """Take everything back, tell who waits, and say what happened."""
         self._take_back()
+        error = self.fail(str(fault)) if isinstance(fault, _SyncFailed) else self._after_failed_write(fault)
+        self._fail_waiters(error)
+        return error
+
+    def _after_failed_write(self, fault: OSError) -> BraidError:
         active = self.segments[-1] if self.segments else None
         if active is not None and active.file is not None:
             try:
@@ -276,13 +354,15 @@ class PartitionLog:
     # --- visibility
 
     def advance(self, offset: int, segment: Segment, position: int) -> None:
-        """Let readers see up to `offset`, which ends at `position` of `segment`."""
-        if offset <= self.high_watermark or self.failure is not None:
-            return
-        self.high_watermark = offset
-        self._visible_in, self._visible_to = segment, position
+        """Let readers see up to `offset`, which ends at `position` of `segment`. Whoever waits is told by `tell_visible`."""
+        if offset > self.high_watermark and self.failure is None:
+            self.high_watermark = offset
+            self._visible_in, self._visible_to = segment, position
+
+    def tell_visible(self) -> None:
+        """Tell everyone who waits for what readers see by now."""
         waiters = self._waiters
-        while waiters and waiters[0][0] <= offset:
+        while waiters and waiters[0][0] <= self.high_watermark and self.failure is None:
             waiters.popleft()[1](None)
         if self._tails:
             for wake in list(self._tails.values()):
@@ -311,109 +391,6 @@ class PartitionLog:
 
     def unwatch_tail(self, key: object) -> None:
         self._tails.pop(key, None)
-
-    # --- reading
-
-    def _place_of(self, offset: int) -> tuple[int, int]:
-        """(segment number, position to walk from) for a readable offset."""
-        number = bisect_right(self._bases, offset) - 1
-        return number, self.segments[number].index.position_of(offset)
-
-    def _readable(self, segment: Segment) -> int:
-        """How many bytes of `segment` lie below the high watermark."""
-        visible = self._visible_in
-        if visible is None or segment.base_offset > visible.base_offset:
-            return 0
-        return self._visible_to if segment is visible else segment.size
-
-    def read_rows(self, offset: int, records_max: int, bytes_max: int, *, warmed: bool = False) -> Rows | Cold:
-        """Rows from `offset` (at least `log_start`) on, without touching single records."""
-        result = Rows([], 0, 0, offset)
-
-        def walk(view: memoryview, start: int) -> tuple[int, int]:
-            slices, size, count, next_offset, end, status = hot.collect_rows(
-                view, start, len(view), result.next_offset, records_max - result.count, bytes_max - result.size
-            )
-            if result.count and size > bytes_max - result.size:
-                # Only the first row of an answer may be larger than asked for.
-                return start, hot.LIMITED
-            result.slices += slices
-            result.size += size
-            result.count += count
-            result.next_offset = next_offset
-            return end, status
-
-        likely_bytes = max(_WINDOW_BYTES_MIN, min(bytes_max, records_max * _ROW_BYTES_LIKELY))
-        cold = self._walk(result, likely_bytes, walk, warmed)
-        return result if cold is None or result.count else cold
-
-    def read_batches(self, offset: int, bytes_max: int, *, warmed: bool = False) -> Batches | Cold:
-        """Whole batches from the one with `offset` on, as stored; at least one, however large."""
-        result = Batches([], 0, offset)
-
-        def walk(view: memoryview, start: int) -> tuple[int, int]:
-            first, end, next_offset, status = hot.span_batches(
-                view, start, len(view), result.next_offset, bytes_max - result.size
-            )
-            if result.size and end - first > bytes_max - result.size:
-                # Only the first batch of an answer may be larger than asked for.
-                return start, hot.LIMITED
-            if end > first:
-                result.slices.append(view[first:end])
-                result.size += end - first
-                result.next_offset = next_offset
-            return end, status
-
-        cold = self._walk(result, bytes_max + limits.INDEX_INTERVAL_BYTES, walk, warmed)
-        return result if cold is None or result.size else cold
-
-    def _walk(self, result: Rows | Batches, likely_bytes: int, walk: Walk, warmed: bool) -> Cold | None:
-        """Lead `walk` over the readable batches from `result.next_offset` on until it has enough.
-
-        `walk(view, start)` adds to `result` from undamaged batches and returns where it stopped and why. A range that is
-        not in memory ends the walk and is returned; damage ends it, and is raised when there is nothing to return before it.
-        """
-        if result.next_offset >= self.high_watermark or not self.segments:
-            return None
-        if result.next_offset < self.log_start:
-            # Retention may have moved on while a cold range was brought in.
-            raise BraidError(
-                "OFFSET_OUT_OF_RANGE", offset=result.next_offset, topic=self.topic, partition=self.partition,
-                oldest=self.log_start, newest=self.high_watermark,
-            )
-        number, position = self._place_of(result.next_offset)
-        while number < len(self.segments):
-            segment = self.segments[number]
-            stop = self._readable(segment)
-            while position < stop:
-                likely = min(stop, position + likely_bytes)
-                if not warmed and segment.is_cold(position, likely):
-                    return Cold(segment, position, likely)
-                for limit in (likely, stop):
-                    # A copied window may cut the first batch off; only with all of the segment in view is that damage.
-                    view, start = segment.window(position, limit, stop)
-                    good = segment.verified_end(view, start, position, start + limit - position)
-                    end, status = walk(view[:good], start)
-                    if end > start or status in (hot.LIMITED, hot.SPECIAL):
-                        break
-                if status == hot.LIMITED:
-                    return None
-                if end == start:
-                    if result.size:
-                        return None
-                    raise self._unreadable(segment, position, stop, status, result.next_offset)
-                position += end - start
-            number += 1
-            position = 0
-        return None
-
-    def _unreadable(self, segment: Segment, position: int, stop: int, status: int, offset: int) -> BraidError:
-        if status == hot.SPECIAL:
-            feature = "compression, encryption or expiry"
-            return BraidError("FORMAT_UNSUPPORTED", path=segment.log_path, position=position, feature=feature)
-        view, start = segment.window(position, stop, stop)
-        _, reason = hot.verify_batches(view, start, len(view))
-        return segment.damage(position, reason or "rows do not fit the batch", offset)
 
     # --- keeping house
 
@@ -447,11 +424,33 @@ class PartitionLog:
             return False
         if not self._is_old(active, now_ms):
             return False
-        self._segment_for(self.settings.segment_bytes + 1, self.log_end, now_ms, [])
+        return self._begin_segment(now_ms)
+
+    def let_go_below(self, offset: int, close_from_bytes: int = 1) -> list[Segment]:
+        """Forget segments all of whose records lie below `offset`; removing their files is the caller's.
+
+        The newest is closed for it when it has grown to `close_from_bytes`.
+        """
+        all_below = self.high_watermark == self.log_end <= offset and not self.pending_bytes
+        if self.segments and self.segments[-1].size >= close_from_bytes and all_below and self.failure is None:
+            self._begin_segment(0)
+        reachable = min(offset, self.high_watermark)
+        gone = [segment for segment, following in pairwise(self.segments) if following.base_offset <= reachable]
+        self.drop_segments(gone)
+        return gone
+
+    def _begin_segment(self, now_ms: int) -> bool:
+        """Close the newest segment, of which readers see all, and begin an empty one; False when its sync failed."""
+        try:
+            self._segment_for(self.settings.segment_bytes + 1, self.log_end, now_ms, [])
+        except _SyncFailed as fault:
+            self.fail(str(fault))
+            return False
         self._visible_in, self._visible_to = self.segments[-1], 0
         return True
 
     def drop_segments(self, expired: list[Segment]) -> None:
+        """Forget the oldest segments; removing their files is the caller's."""
         if expired:
             # The name of the segment that stays is where the offsets go on after a loss of power.
             self._disk.sync_directory(self.directory)
@@ -459,10 +458,14 @@ class PartitionLog:
             assert segment is self.segments[0] and len(self.segments) > 1
             del self.segments[0], self._bases[0]
             self.log_start = self.segments[0].base_offset
-            segment.remove()
 
-    def remove(self) -> None:
-        """Forget the partition and its files; readers that hold slices keep them."""
+    def forget_maps(self) -> None:
+        """Let go of maps that nobody has read from since the last call: each holds a descriptor."""
+        for segment in self.segments:
+            segment.forget_idle_map()
+
+    def retire(self) -> None:
+        """The topic is deleted: refuse everything from now on. Readers that hold slices keep them; the files are the caller's."""
         self.removed = True
         self.accumulator.writable = False
         self._take_back()
@@ -474,7 +477,7 @@ class PartitionLog:
             if segment.file is not None:
                 segment.file.close()
         self.segments, self._bases = [], []
-        self._disk.remove_tree(self.directory)
+        self._visible_in = None
 
     def close(self) -> None:
         for segment in self.segments:

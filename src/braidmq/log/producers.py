@@ -4,6 +4,10 @@ A producer numbers its records; a batch carries the number of its first. The par
 last few batches. A batch seen before is answered with the offset it got then; a gap is refused, because it means that an
 earlier batch is missing; an old epoch is refused, because a newer instance of the producer took over. The table is rebuilt
 from batch headers, so it survives whatever the log survives.
+
+The broker's own work (committed transactions, delayed messages that are due, replays) numbers its batches too: the number of the
+work as producer, no epoch, and as sequence how many of its records came before. There is a new number for each piece of work, so
+those are kept apart: they never push a producer out, and are forgotten when the work is known to be done.
 """
 
 from __future__ import annotations
@@ -36,10 +40,11 @@ class _Producer:
 class ProducerTable:
     """Producers of one partition, the one silent for longest first."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_producers", "_work")
 
     def __init__(self) -> None:
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
+        self._work: dict[int, list[_Batch]] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -63,6 +68,9 @@ class ProducerTable:
 
     def record(self, producer_id: int, epoch: int, base_sequence: int, count: int, base_offset: int, timestamp: int) -> None:
         """Remember a batch that was stored."""
+        if epoch < 0:
+            self._work.setdefault(producer_id, []).append(_Batch(base_sequence, count, base_offset, timestamp))
+            return
         producer = self._producers.get(producer_id)
         if producer is None or epoch > producer.epoch:
             producer = self._producers[producer_id] = _Producer(epoch)
@@ -74,8 +82,25 @@ class ProducerTable:
         if len(self._producers) > limits.PRODUCERS_PER_PARTITION_MAX:
             self._producers.popitem(last=False)
 
+    def work_records(self, number: int) -> int:
+        """How many records of a piece of work are in the log."""
+        batches = self._work.get(number)
+        return batches[-1].base_sequence + batches[-1].records if batches else 0
+
+    def work_numbers(self) -> list[int]:
+        return list(self._work)
+
+    def forget_work(self, number: int) -> None:
+        """The work is known to be done, so it is never begun again."""
+        self._work.pop(number, None)
+
     def forget_from(self, offset: int) -> None:
         """Take back batches at `offset` and later: they did not reach the log."""
+        for number, batches in list(self._work.items()):
+            while batches and batches[-1].base_offset >= offset:
+                batches.pop()
+            if not batches:
+                del self._work[number]
         for producer in self._producers.values():
             # A producer without batches stays: its epoch still fences those before it.
             while producer.batches and producer.batches[-1].base_offset >= offset:
@@ -88,6 +113,10 @@ class ProducerTable:
             batches = [list(batch) for batch in producer.batches if batch.base_offset < below]
             if batches:
                 rows.append([producer_id, producer.epoch, batches])
+        for number, known in self._work.items():
+            batches = [list(batch) for batch in known if batch.base_offset < below]
+            if batches:
+                rows.append([number, -1, batches])
         return rows
 
     def load(self, dumped: list[list[object]]) -> None:

@@ -83,8 +83,9 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
     segments = [Segment(disk, log.directory, base, disk.file_size(f"{log.directory}/{base:020d}.log")) for base in bases]
     next_offset = bases[0] if bases else 0
     if known is not None:
-        log.producers.load(known.producers)
-        if not bases:
+        if bases:
+            log.producers.load(known.producers)
+        else:
             next_offset = known.next_offset
     trusted = known if known is not None and known.segment in bases else None
     for number, segment in enumerate(segments):
@@ -100,6 +101,8 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
                 found.reason = f"{segment.log_path} does not continue at offset {next_offset}"
             next_offset = segment.base_offset
         before = next_offset
+        # What the checkpoint remembers of producers counts only where the walk does not look for itself.
+        log.producers.forget_from(next_offset)
         if segment.size > start:
             view = disk.map_file(segment.log_path, segment.size).view
             end, next_offset, reason, entries, first_ms, max_ms, producers, _ = hot.scan_batches(
@@ -110,7 +113,7 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
             found.records_found += next_offset - before
             for row in producers:
                 log.producers.record(*row)
-            if start == 0:
+            if start == 0 and not (reason and following is not None):
                 segment.adopt_index(SparseIndex(entries, max_ms))
                 segment.created_ms = first_ms
             if reason:
@@ -128,11 +131,9 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
                     next_offset = following
             if not found.truncated_bytes:
                 _make_durable(disk, segment)
-            segment.trust_from(start)
+            segment.trust(start, end)
     for segment in segments[:-1]:
         segment.sealed = True
-    # What the checkpoint remembers of producers may reach further than what was found.
-    log.producers.forget_from(next_offset)
     log.adopt(segments, next_offset)
     if segments:
         log.distrust_names()
@@ -140,6 +141,9 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
         # Readers see all of it from now on, so it may not vanish any more.
         for name in sorted(log.take_names_to_sync()):
             disk.sync_directory(name)
+    if known is not None and next_offset < known.next_offset:
+        lost = f"the log ends at offset {next_offset}, before its checkpoint at {known.next_offset}"
+        found.reason = f"{found.reason}; {lost}" if found.reason else lost
     found.next_offset = next_offset
     return found
 

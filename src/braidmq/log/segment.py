@@ -20,6 +20,8 @@ from braidmq.log.index import SparseIndex
 
 LOG_ENDING: Final = ".log"
 INDEX_ENDING: Final = ".idx"
+_MAGIC_BYTES: Final = layout.MAGIC.to_bytes(4, "little")
+_SEARCH_BYTES: Final = 1 * limits.MIB
 _REMAP_BYTES: Final = 1 * limits.MIB
 _WARM_AHEAD_BYTES: Final = 1 * limits.MIB
 _WARM_TAIL_BYTES: Final = 8 * limits.MIB
@@ -29,8 +31,10 @@ logger = logging.getLogger("braidmq.log")
 
 
 class Segment:
-    __slots__ = ("_disk", "_index", "_map", "_mapped", "_verified_from", "_verified_to", "_warm_from", "_warm_to", "base_offset",
-                 "created_ms", "file", "path", "sealed", "size")
+    __slots__ = (
+        "_disk", "_index", "_map", "_mapped", "_read_lately", "_verified_from", "_verified_to", "_warm_from",
+        "_warm_to", "base_offset", "created_ms", "file", "path", "sealed", "size",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size: int) -> None:
         self._disk = disk
@@ -45,6 +49,7 @@ class Segment:
         self._index: SparseIndex | None = None
         self._map: FileMap | None = None
         self._mapped = 0
+        self._read_lately = False
         self._verified_from = self._verified_to = 0
         self._warm_from = self._warm_to = 0
 
@@ -83,6 +88,16 @@ class Segment:
         if self.created_ms < 0:
             self.created_ms = batches[0][2]
 
+    def append_batch(self, buffers: list[Buffer], base_offset: int, length: int, timestamp: int) -> None:
+        """Write one batch to a segment that is open and has one already."""
+        assert self.file is not None
+        position = self.size
+        self.file.append(buffers)
+        self.size = position + length
+        if self._verified_to == position:
+            self._verified_to = position + length
+        self.index.add(base_offset, position, timestamp)
+
     @property
     def growing(self) -> bool:
         return self.file is not None and not self.sealed
@@ -112,6 +127,11 @@ class Segment:
     # --- index
 
     @property
+    def has_index(self) -> bool:
+        """Whether the index is at hand, so that asking it costs no reading."""
+        return self._index is not None
+
+    @property
     def index(self) -> SparseIndex:
         if self._index is None:
             self._index = SparseIndex.load(self._disk, self.index_path, self.size)
@@ -120,6 +140,14 @@ class Segment:
             if not self.growing and self.size:
                 self._keep_index(self._index)
         return self._index
+
+    def warm_up_index(self) -> None:
+        """Bring the index of a complete segment into memory, or make it when it is missing; blocks.
+
+        As with `warm_up`, nothing changes here: what the loop does meanwhile stays right.
+        """
+        if SparseIndex.load(self._disk, self.index_path, self.size) is None and self.size:
+            self.rebuild_index()
 
     def rebuild_index(self) -> SparseIndex:
         """Make the index anew from the log, and store it."""
@@ -136,11 +164,18 @@ class Segment:
 
     def _scanned_index(self) -> SparseIndex:
         entries, max_timestamp = b"", -1
-        if self.size:
-            view = self._disk.map_file(self.log_path, self.size).view
-            _, _, _, entries, _, max_timestamp, _, _ = hot.scan_batches(
-                view, 0, self.size, self.base_offset, limits.INDEX_INTERVAL_BYTES
+        position, expected = 0, self.base_offset
+        view = self._disk.map_file(self.log_path, self.size).view if self.size else memoryview(b"")
+        while position < self.size:
+            end, _, reason, found, _, newest, _, _ = hot.scan_batches(
+                view, position, self.size, expected, limits.INDEX_INTERVAL_BYTES
             )
+            entries += found
+            max_timestamp = max(max_timestamp, newest)
+            if not reason:
+                break
+            # What lies behind the damage can still be read by whoever asks for its offsets.
+            position, expected = next_intact_batch(view, end + layout.ALIGNMENT_BYTES, self.size), -1
         return SparseIndex(entries, max_timestamp)
 
     def adopt_index(self, index: SparseIndex) -> None:
@@ -171,7 +206,17 @@ class Segment:
             else:
                 return memoryview(self.file.read_at(position, likely - position)), 0
         assert self._map is not None
+        self._read_lately = True
         return self._map.view[: min(stop, self._mapped)], position
+
+    def forget_idle_map(self) -> None:
+        """Let go of the map if nobody has read from it since the last call."""
+        if self._map is not None and not self._read_lately:
+            self._map = None
+            self._mapped = self._warm_from = self._warm_to = 0
+            if not self.growing:
+                self._index = None
+        self._read_lately = False
 
     def is_cold(self, position: int, stop: int) -> bool:
         """Whether reading this range would wait for the disk."""
@@ -226,12 +271,27 @@ class Segment:
             offset = layout.read_header(view, start).base_offset
         return BraidError("CORRUPT_LOG", path=self.log_path, position=position, offset=offset, reason=reason)
 
-    def trust_from(self, position: int) -> None:
-        """Recovery checked everything from `position` to the end."""
-        self._verified_from, self._verified_to = position, self.size
+    def trust(self, start: int, stop: int) -> None:
+        """Recovery checked everything between the two."""
+        self._verified_from, self._verified_to = start, stop
 
     def truncate(self, size: int) -> None:
         """Cut off bytes that were never acknowledged or mapped."""
         file = self.open_for_append()
         file.truncate(size)
         self.size = size
+
+
+def next_intact_batch(view: memoryview, position: int, stop: int) -> int:
+    """Where the first whole, undamaged batch at or after `position` begins; `stop` when there is none."""
+    while position < stop:
+        chunk = bytes(view[position : min(stop, position + _SEARCH_BYTES)])
+        at = chunk.find(_MAGIC_BYTES)
+        while at >= 0:
+            candidate = position + at
+            if candidate % layout.ALIGNMENT_BYTES == 0 and not hot.verify_batches(view, candidate, stop, candidate + 1)[1]:
+                return candidate
+            at = chunk.find(_MAGIC_BYTES, at + 1)
+        # The next chunk begins early enough to find a mark that this one cut.
+        position += max(1, len(chunk) - len(_MAGIC_BYTES) + 1)
+    return stop

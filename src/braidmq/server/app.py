@@ -13,7 +13,7 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from braidmq import hot
 from braidmq.base import limits
@@ -22,9 +22,13 @@ from braidmq.base.config_settings import Config
 from braidmq.base.disk import Disk
 from braidmq.base.disk_real import RealDisk
 from braidmq.base.errors import BraidError
+from braidmq.base.key_ring import load_keys
 from braidmq.broker.broker import Broker, BrokerSettings
+from braidmq.broker.features import SecuritySettings
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
+from braidmq.security.accounts import admin_password
+from braidmq.security.quotas import Rates
 from braidmq.server.flymq_listener import ConnectionCount, FlyMQListener
 from braidmq.server.logs import set_up_logging
 from braidmq.server.tls import server_context
@@ -33,9 +37,13 @@ logger = logging.getLogger("braidmq.server")
 
 
 class BrokerServer:
-    def __init__(self, config: Config, *, disk: Disk | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: Config, *, disk: Disk | None = None, clock: Clock | None = None, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        """`environ` holds the encryption keys, unless a key file does; settings are in `config` already."""
         self.config = config
-        self._disk = disk
+        self._disk = disk or RealDisk()
+        self._environ = environ
         self._clock = clock or SystemClock()
         self.broker: Broker
         self._listeners: list[FlyMQListener] = []
@@ -47,12 +55,13 @@ class BrokerServer:
         config = self.config
         _raise_open_files()
         tls = server_context(config)
-        self.broker = Broker(broker_settings(config), self._disk or RealDisk(), self._clock)
+        self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self._clock)
         await self.broker.start()
         count = ConnectionCount(config.max_connections)
         try:
             for listen in config.listen:
-                listener = FlyMQListener(self.broker, listen, count, config.idle_timeout_s, tls if listen.tls else None)
+                context = tls if listen.tls else None
+                listener = FlyMQListener(self.broker, listen, count, config.idle_timeout_s, context, config.tls_identity)
                 address = await listener.start()
                 self._listeners.append(listener)
                 self.addresses[_name_for(listen.scheme, self.addresses)] = address
@@ -65,23 +74,45 @@ class BrokerServer:
         """Finish running requests, close the connections, make everything durable."""
         for listener in self._listeners:
             listener.stop_accepting()
+        self.broker.end_polls()
+        # Whoever waits for a share of a group would wait for members that do not come any more.
+        self.broker.coordinator.members.close()
         await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self._listeners))
         await self.broker.stop()
 
 
-def broker_settings(config: Config) -> BrokerSettings:
+def broker_settings(config: Config, disk: Disk, environ: Mapping[str, str]) -> BrokerSettings:
     """What the engine needs of the configuration."""
     return BrokerSettings(
         data_dir=config.data_dir,
         defaults=LogSettings(
             Level.parse(config.durability), config.segment_bytes, round(config.segment_age_s * 1000), config.retention_bytes,
-            round(config.retention_age_s * 1000),
+            round(config.retention_age_s * 1000), round(config.ttl_s * 1000),
         ),
         default_partitions=config.default_partitions,
         auto_create_topics=config.auto_create_topics,
         topics_max=config.max_topics,
         checkpoint_interval_s=config.checkpoint_interval_s,
         retention_interval_s=config.retention_interval_s,
+        transaction_timeout_s=config.transaction_timeout_s,
+        delay_ms_max=round(config.delay_max_s * 1000),
+        dlq_attempts_max=config.dlq_attempts,
+        dlq_retry_ms=round(config.dlq_retry_s * 1000),
+        schema_strict=config.schema_strict,
+        security=SecuritySettings(
+            node_id=config.node_id,
+            auth_enabled=config.auth_enabled,
+            allow_anonymous=config.auth_allow_anonymous,
+            default_public=config.auth_default_public,
+            admin_name=config.auth_admin_username,
+            admin_password=lambda: admin_password(environ, disk, config.auth_admin_password_file),
+            audit_enabled=config.audit_enabled,
+            audit_retention_days=config.audit_retention_days,
+            audit_retention_bytes=config.audit_retention_bytes,
+            rates=Rates(config.quota_bytes_per_s, config.quota_requests_per_s),
+        ),
+        encryption_enabled=config.encryption_enabled,
+        load_keys=lambda: load_keys(environ, config.encryption_key_file, disk),
     )
 
 
@@ -99,15 +130,18 @@ async def serve(config: Config, *, on_ready: Callable[[dict[str, str]], None] | 
     # What exists now lives as long as the broker; the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    if config.ready_file is not None:
-        _write_ready_file(config.ready_file, server.addresses)
-    if on_ready is not None:
-        on_ready(server.addresses)
-    await stop.wait()
-    logger.info("stopping")
-    await server.stop()
-    if config.ready_file is not None:
-        _remove(config.ready_file)
+    try:
+        if config.ready_file is not None:
+            _write_ready_file(config.ready_file, server.addresses)
+        if on_ready is not None:
+            on_ready(server.addresses)
+        await stop.wait()
+    finally:
+        logger.info("stopping")
+        # Nobody is served from here on, however the stop goes.
+        if config.ready_file is not None:
+            _remove(config.ready_file)
+        await server.stop()
     logger.info("stopped")
     return 0
 

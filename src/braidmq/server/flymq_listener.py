@@ -10,6 +10,7 @@ from typing import Final
 
 from braidmq.base import limits
 from braidmq.base.config_listen import Listen
+from braidmq.base.config_settings import TlsIdentity
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.server.flymq_session import FlyMQSession
@@ -32,13 +33,16 @@ class ConnectionCount:
 
 class FlyMQListener:
     def __init__(
-        self, broker: Broker, listen: Listen, count: ConnectionCount, idle_timeout_s: float, tls: ssl.SSLContext | None
+        self, broker: Broker, listen: Listen, count: ConnectionCount, idle_timeout_s: float, tls: ssl.SSLContext | None,
+        tls_identity: TlsIdentity = "none",
     ) -> None:
         self.broker = broker
         self._listen = listen
         self._count = count
         self._idle_timeout_s = idle_timeout_s
         self._tls = tls
+        self.tls_identity = tls_identity
+        """Which name of a client's certificate is its user."""
         self.detects_dialect = listen.dialect == "auto"
         self.first_dialect = Dialect.V126 if listen.dialect == "v126" else Dialect.DOCUMENTED
         self.sessions: set[FlyMQSession] = set()
@@ -91,7 +95,7 @@ class FlyMQListener:
         if self._idle_timeout_s > 0:
             interval = min(1.0, self._idle_timeout_s / _SWEEPS_PER_TIMEOUT)
             oldest = self.now - self._idle_timeout_s
-            for session in [s for s in self.sessions if s.last_frame_at < oldest and s.idle]:
+            for session in [s for s in self.sessions if s.last_frame_at < oldest and s.idle and not s.slowed]:
                 if not session.closing:
                     logger.info("closing %s: silent for %g s", session.address, self._idle_timeout_s)
                     session.close_when_idle()

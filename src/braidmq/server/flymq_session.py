@@ -5,9 +5,14 @@ wait together for the group commit, while the next run is already being read. An
 answer is out, so a FETCH behind a PRODUCE sees its record.
 
     reading     frames are parsed as they come
-    waiting     an operation runs, answers of produced records are due before the next frame may run, or the peer does
-                not take its answers; what arrives is kept, up to a limit, past which the socket is not read
+    waiting     an operation runs, answers of produced records are due before the next frame may run, the peer does not
+                take its answers, or its user spent more than a quota allows; what arrives is kept, up to a limit, past
+                which the socket is not read
     closing     the peer broke the protocol, or the broker stops: nothing more is read
+
+Every frame is authorized before it runs. Where nobody has to log in, the parser takes PRODUCE for any topic that checks
+nothing; where somebody has to, each connection has a table of its own that holds the topics it may write to, and that is
+empty again as soon as anything changes on which a decision rests.
 
 Memory is bounded: one shared receive buffer serves all connections, a frame in pieces grows with what really arrived, kept
 requests and unsent answers have limits, and fetched data are slices of the log.
@@ -25,9 +30,13 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
+from braidmq.broker.admission import is_open
 from braidmq.log.commit import Cycle
 from braidmq.log.level import Level
-from braidmq.server.flymq_operations import OPERATIONS, Answer, stage_batch
+from braidmq.security.authorizer import ANONYMOUS, Principal
+from braidmq.security.certificates import certificate_user
+from braidmq.server.authorization import authorize, refuse_stranger
+from braidmq.server.operations import OPERATIONS, Answer, stage_batch, stage_checked
 from braidmq.wire import flymq
 from braidmq.wire.flymq import Dialect, Op
 
@@ -38,6 +47,9 @@ _SHARED: Final = bytearray(limits.RECEIVE_BUFFER_BYTES)
 _SHARED_VIEW: Final = memoryview(_SHARED)
 _FRONT_BYTES_MAX: Final = limits.RECEIVE_BUFFER_BYTES // 4
 """A kept piece up to this size is moved to the front of the shared buffer; a longer one is grown where it is."""
+
+_COMPRESSED: Final = 0x0E
+"""The bits of a frame's flags that say how its payload is compressed."""
 
 logger = logging.getLogger("braidmq.flymq")
 
@@ -55,16 +67,17 @@ class _Chunk:
 
 class FlyMQSession(asyncio.BufferedProtocol):
     __slots__ = (
-        "_chunks", "_closing", "_due_bytes", "_front", "_half_closed", "_held", "_listener", "_memberships", "_out", "_paused",
-        "_read_paused", "_refused", "_resuming", "_running", "_stalled", "_transport", "address", "broker", "dialect",
-        "last_frame_at",
+        "_chunks", "_closing", "_due_bytes", "_front", "_half_closed", "_held", "_listener", "_memberships", "_metered", "_out",
+        "_owing", "_own_routes", "_paused", "_read_paused", "_refused", "_resuming", "_routes_version", "_running", "_stalled",
+        "_transport", "address", "broker", "dialect", "ip", "last_frame_at", "principal", "reached_at",
     )  # fmt: skip
 
     def __init__(self, listener: FlyMQListener) -> None:
         self._listener = listener
         self.broker = listener.broker
         self.dialect = listener.first_dialect
-        self.address = ""
+        self.principal = ANONYMOUS
+        self.address = self.ip = self.reached_at = ""
         self.last_frame_at = 0.0
         self._transport: asyncio.Transport
         self._held = bytearray()
@@ -88,6 +101,13 @@ class FlyMQSession(asyncio.BufferedProtocol):
         """The peer broke the protocol; answers to what it asked before still go out."""
         self._closing = False
         self._memberships: set[tuple[int, str]] = set()
+        security = self.broker.security
+        self._own_routes = hot.RouteTable() if security.authorizer.enabled else None
+        """Topics that this connection may produce to with no further question; None where everybody may."""
+        self._routes_version = -1
+        self._metered = security.metered
+        self._owing: asyncio.TimerHandle | None = None
+        """When what was spent beyond a quota is paid."""
 
     # --- the transport's side
 
@@ -97,6 +117,14 @@ class FlyMQSession(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self.ip = peer[0] if isinstance(peer, tuple) else str(peer)
+        local = transport.get_extra_info("sockname")
+        # A peer that is gone already leaves no address behind.
+        host, port = local[:2] if isinstance(local, tuple) else ("", 0)
+        self.reached_at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if self._own_routes is not None:
+            named = certificate_user(transport.get_extra_info("peercert"), self._listener.tls_identity)
+            self.principal = self.broker.security.accounts.identify(named, self.ip) or ANONYMOUS
         transport.set_write_buffer_limits(limits.WRITE_BUFFER_BYTES_HIGH, limits.WRITE_BUFFER_BYTES_LOW)
         self._listener.connected(self, transport)
 
@@ -105,8 +133,15 @@ class FlyMQSession(asyncio.BufferedProtocol):
         self._held = bytearray()
         if self._running is not None:
             self._running.cancel()
+        if self._owing is not None:
+            self._owing.cancel()
+        broker = self.broker
         for topic_id, group in self._memberships:
-            self.broker.unsubscribe(topic_id, group, self)
+            broker.unsubscribe(topic_id, group, self)
+        broker.coordinator.members.owner_lost(self)
+        broker.transactions.abort_owner(self)
+        if not self.principal.anonymous:
+            broker.security.note("auth.logout", self.principal, self.ip, self.principal.name, "disconnect")
         self._listener.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -154,13 +189,18 @@ class FlyMQSession(asyncio.BufferedProtocol):
     def _blocked(self) -> bool:
         return (
             self._running is not None or self._paused or self._stalled or self._refused or self._closing
-            or self._due_bytes > limits.WRITE_BUFFER_BYTES_HIGH
+            or self._owing is not None or self._due_bytes > limits.WRITE_BUFFER_BYTES_HIGH
         )
 
     @property
     def idle(self) -> bool:
         """Whether nothing of this connection is under way."""
         return self._running is None and not self._chunks
+
+    @property
+    def slowed(self) -> bool:
+        """Whether the connection waits until its user may spend again."""
+        return self._owing is not None
 
     @property
     def closing(self) -> bool:
@@ -182,13 +222,16 @@ class FlyMQSession(asyncio.BufferedProtocol):
         out = self._out
         if out is None:
             out = self._out = hot.ByteBuffer()
-        position = 0
+        position = spent = requests = 0
         while position < stop:
+            start = position
             position, count, status = hot.parse_produce(
-                data, position, stop, self.broker.routes, commit.now_ms(), commit.dirty, out
+                data, start, stop, self._routes(), commit.now_ms(), commit.dirty, out
             )
             if count:
                 self.last_frame_at = self._listener.now
+                spent += position - start
+                requests += count
             if status == hot.NEED_MORE:
                 break
             if status == hot.FULL:
@@ -198,14 +241,63 @@ class FlyMQSession(asyncio.BufferedProtocol):
             following = self._run_frame(data, position, stop)
             if following <= position:
                 break
+            if self._metered:
+                self._charge(following - position, 1)
             position = following
             if self._blocked:
                 break
         self._send_run()
+        if self._metered and requests:
+            self._charge(spent, requests)
         if position < stop and not self._closing and not self._refused:
             self._held += data[position:stop]
             if len(self._held) > limits.REQUEST_BACKLOG_BYTES_MAX and self._blocked:
                 self._pause_reading()
+
+    def _routes(self) -> hot.RouteTable:
+        """What the parser may take now."""
+        own = self._own_routes
+        if own is None:
+            return self.broker.routes
+        version = self.broker.security.authorizer.version + self.broker.routes_version
+        if version != self._routes_version:
+            self._routes_version = version
+            own.clear()
+        return own
+
+    def _remember_route(self, request: flymq.Request) -> None:
+        """Let the parser take what follows, now that the connection is known to have the right."""
+        own = self._own_routes
+        if own is not None and isinstance(request, flymq.Produce):
+            topic = self.broker.topics.get(request.topic)
+            if topic is not None and is_open(topic):
+                if len(own) >= limits.SESSION_ROUTES_MAX:
+                    own.clear()
+                own.add(self.broker.route(topic))
+
+    def logged_in(self, principal: Principal) -> None:
+        self.principal = principal
+        # What another may do says nothing about this one.
+        self._routes_version = -1
+
+    # --- quotas
+
+    def _charge(self, size: int, requests: int) -> None:
+        """Note what was spent; beyond a quota, read nothing until it is paid."""
+        user = "" if self.principal.anonymous else self.principal.name
+        owed_s = self.broker.security.quotas.charge(user, size, requests, address=self.ip)
+        if owed_s > 0 and not self._closing:
+            if self._owing is not None:
+                self._owing.cancel()
+            self._owing = asyncio.get_running_loop().call_later(owed_s, self._paid)
+            self._pause_reading()
+
+    def _paid(self) -> None:
+        self._owing = None
+        self.last_frame_at = self._listener.now
+        self._resume()
+
+    # --- running frames
 
     def _run_frame(self, data: memoryview, position: int, stop: int) -> int:
         """Run the one frame at `position`; returns where the next begins, or `position` when it cannot run yet."""
@@ -224,14 +316,16 @@ class FlyMQSession(asyncio.BufferedProtocol):
         if end > stop:
             return position
         self._send_run()
-        if op == Op.PRODUCE_BATCH and self._stage_batch(flags, data[position + flymq.HEADER_BYTES : end]):
+        payload = data[position + flymq.HEADER_BYTES : end]
+        light = op == Op.PRODUCE and length <= limits.SCHEMA_LIGHT_BYTES_MAX and not flags & _COMPRESSED
+        if (light or op == Op.PRODUCE_BATCH) and self._stage(op, flags, bytes(payload) if light else payload):
             return end
         if self._chunks:
             # Earlier records are not answered yet; `_settle` comes back to this frame.
             self._stalled = True
             return position
         self.last_frame_at = self._listener.now
-        self._execute(op, flags, bytes(data[position + flymq.HEADER_BYTES : end]))
+        self._execute(op, flags, bytes(payload))
         return end
 
     def _pause_reading(self) -> None:
@@ -278,14 +372,23 @@ class FlyMQSession(asyncio.BufferedProtocol):
             chunk.answers = self._with_failures(chunk.answers, cycle)
         self._settle(chunk)
 
-    def _stage_batch(self, flags: int, payload: memoryview) -> bool:
-        """Take a PRODUCE_BATCH into this turn's commit, as a run of PRODUCE is; False when it has to go the general way."""
+    def _stage(self, op: int, flags: int, payload: bytes | memoryview) -> bool:
+        """Take a batch, or a record that its topic checks, into this turn's commit, as a run of PRODUCE is.
+
+        False when it has to go the general way.
+        """
         try:
-            request, _ = flymq.decode_request(Op.PRODUCE_BATCH, flymq.unpack_payload(flags, payload), self.dialect)
-            assert isinstance(request, flymq.ProduceBatch)
-            outcome = stage_batch(self, request)
-        except BraidError as error:
-            self._settle(self._due(self._error(error)))
+            if flags & _COMPRESSED:
+                refuse_stranger(self, op)
+            request, _ = flymq.decode_request(op, flymq.unpack_payload(flags, payload), self.dialect)
+            authorize(self, request)
+            if isinstance(request, flymq.ProduceBatch):
+                outcome = stage_batch(self, request)
+            else:
+                assert isinstance(request, flymq.Produce)
+                outcome = stage_checked(self, request)
+        except Exception as fault:
+            self._settle(self._due(self._error(fault)))
             return True
         if outcome is None:
             return False
@@ -343,9 +446,13 @@ class FlyMQSession(asyncio.BufferedProtocol):
         try:
             if self._listener.detects_dialect and flymq.only_v126(op):
                 self.dialect = Dialect.V126
+            if flags & _COMPRESSED:
+                refuse_stranger(self, op)
             request, spoken = flymq.decode_request(op, flymq.unpack_payload(flags, payload), self.dialect)
             if self._listener.detects_dialect:
                 self.dialect = spoken
+            authorize(self, request)
+            self._remember_route(request)
             outcome = OPERATIONS[request.op](self, request)
             if isinstance(outcome, list):
                 self._write(outcome)
@@ -373,12 +480,17 @@ class FlyMQSession(asyncio.BufferedProtocol):
         if not isinstance(fault, BraidError):
             logger.error("%s: bug in an operation", self.address, exc_info=fault)
             fault = BraidError("INTERNAL", reason=type(fault).__name__)
+        elif fault.code == "CORRUPT_LOG":
+            # The client learns it from its answer; whoever runs the broker must learn it too.
+            logger.error("%s: %s", self.address, fault)
         return flymq.encode_error(fault, self.dialect)
 
     def _write(self, buffers: list[Buffer]) -> None:
         transport = self._transport
         if transport.is_closing():
             return
+        if self._metered:
+            self._charge(sum(map(len, buffers)), 0)
         if len(buffers) == 1:
             transport.write(buffers[0])
         else:

@@ -30,9 +30,9 @@ def encode(request: Request) -> bytes:
     return encode_for(request, Dialect.DOCUMENTED)
 
 
-def decode(request_op: int, frame: Frame) -> Response:
-    """The answer in a frame; raises `ServerError` when it is an error."""
-    answer = decode_response(request_op, frame.op, frame.payload, Dialect.DOCUMENTED)
+def decode(request_op: int, frame: Frame, expect: type[Response] | None = None) -> Response:
+    """The answer in a frame; raises `ServerError` when it is an error. `expect` is for answers that come in several forms."""
+    answer = decode_response(request_op, frame.op, frame.payload, Dialect.DOCUMENTED, expect)
     if isinstance(answer, ErrorReply):
         raise server_error(answer.text)
     return answer
@@ -58,7 +58,7 @@ class _Turn:
 class Connection:
     def __init__(self, stream: backend.Stream, server: Address, tls: bool) -> None:
         self.server = server
-        self._tls = tls
+        self.tls = tls
         self._answered = False
         self._stream = stream
         self._reader = FrameReader()
@@ -77,7 +77,7 @@ class Connection:
     @property
     def refused(self) -> bool:
         """Whether a server took the TLS session and then broke it off without a word, as one does that wants a certificate."""
-        return self.broken and self._tls and not self._answered
+        return self.broken and self.tls and not self._answered
 
     @property
     def load(self) -> int:
@@ -190,7 +190,7 @@ class Connection:
 
     def _break(self, reason: str) -> BraidError:
         """The connection is of no use any more; everyone who waits hears why."""
-        if self._tls and not self._answered:
+        if self.tls and not self._answered:
             reason += "; the server may want a client certificate"
         with self._mutex:
             if self._fault is None:

@@ -7,6 +7,10 @@ Positions and commits. A record counts as processed when the application comes b
 the automatic commit never runs ahead of the application: after a crash records may come twice, never not at all. `commit()`
 commits everything handed out, the record in hand included: call it after processing. `close` does the same, unless an
 exception is on its way through the `with` block: then the record in hand counts as not processed.
+
+A consumer with a group shares the partitions of its topics with the group's other members (`membership`). When they are divided
+anew it commits what was processed, gives its partitions up the next time the application comes for records, and goes on with
+its new share. A record that `fail`ed comes again (`retries`), and holds back the commits of its partition until it is settled.
 """
 
 from __future__ import annotations
@@ -15,26 +19,29 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from braidmq.base.errors import BraidError
 from braidmq.client._backend import asyncio as backend
 from braidmq.client.cipher import ValueCipher
+from braidmq.client.faults import lacks_opcode, lost_membership
 from braidmq.client.inbox import Chunk, Inbox, PartitionState
-from braidmq.client.models import Record, TopicPartition
+from braidmq.client.models import Failure, TopicPartition
 from braidmq.client.reading import record_maker
+from braidmq.client.retries import Retries, retry_delay_s
 from braidmq.client.settings import ClientSettings
 from braidmq.client.tracing import log
 from braidmq.wire import flymq
 
-from .connection import Connection, answers, encode
+from .consumed import ConsumedRecord, kind_for
+from .control import Control
 from .dialer import Dialer
 from .fetcher import Fetcher
-from .pool import MOMENT_S
+from .membership import Membership
 
 Start = Literal["earliest", "latest", "committed"]
 _MODES: Final[dict[str, str]] = {"earliest": "earliest", "latest": "latest", "committed": "commit"}
-_NOTHING: Final[list[Record]] = []
+_NOTHING: Final[list[ConsumedRecord]] = []
 JOIN_SECONDS_MAX: Final = 5.0
 """How long `close` waits for the background tasks, which end at once unless something is wrong."""
 
@@ -69,17 +76,31 @@ class Consumer:
         self._stop = backend.Signal()
         self._starting = backend.Lock()
         self._started = False
-        self._control: Connection | None = None
-        self._control_lock = backend.Lock()
+        self._control = Control(dialer, settings, self._stop, self._greeting)
         self._fetchers: list[Fetcher] = []
         self._fetcher_of: dict[PartitionState, Fetcher] = {}
-        self._tasks: list[backend.Task] = []
+        self._fetching: list[backend.Task] = []
+        self._committing: backend.Task | None = None
+        self._kind = kind_for(self)
         self._chunk: Chunk | None = None
         self._records = iter(_NOTHING)
-        self._current: Record | None = None
+        self._current: ConsumedRecord | None = None
         """The record in hand, while iterating."""
         self._handed: dict[TopicPartition, int] = {}
         """Where the records of the last `poll` begin, which count as processed with the next one."""
+        self._retries: Retries[ConsumedRecord] = Retries()
+        self._retrying = False
+        """Whether the current piece is a record that comes again."""
+        # --- only for a member of a group that divides its partitions
+        self._membership: Membership | None = None
+        self._ticket: tuple[str, int] | None = None
+        """Member and generation that the partitions were given to."""
+        self._recalled = False
+        """Whether the group divides anew, or has done so."""
+        self._share: flymq.GroupAssignment | None = None
+        """A new share that is not in use yet."""
+        self._kept: dict[TopicPartition, int] | None = None
+        """While there are no partitions between two shares: how far the former ones were read."""
 
     async def __aenter__(self) -> Consumer:
         await self.start()
@@ -97,25 +118,25 @@ class Consumer:
                 return
             if self.closed:
                 raise BraidError("CLIENT_CLOSED", what="consumer")
-            assigned = await self._assignment()
-            wanted = [flymq.Subscribe(part.topic, self.group, part.partition, self._mode) for part in assigned]
-            for part, answer in zip(assigned, await self._ask(wanted), strict=True):
-                assert isinstance(answer, flymq.Offset)
-                state = PartitionState(
-                    part.topic, part.partition, answer.offset, record_maker(part.topic, part.partition, self._cipher)
-                )
-                if self._mode == "commit":
-                    state.committed = answer.offset
-                with self._inbox.mutex:
-                    self._inbox.add(state)
-            self._start_fetching()
+            assigned = await self._everything()
+            if self.group and self._settings.assignment != "all" and all(chosen is None for chosen in self._topics.values()):
+                share = await self._join()
+                assigned = assigned if share is None else share
+            try:
+                offsets = await self._offsets(assigned, self._mode)
+                self._begin(assigned, offsets, offsets if self._mode == "commit" else {})
+            except BaseException:
+                await self._leave()
+                raise
+            if self.group and self._settings.auto_commit:
+                self._committing = backend.spawn(self._commit_regularly, "braidmq auto-commit")
             self._started = True
 
-    async def _assignment(self) -> list[TopicPartition]:
-        """Which partitions this consumer reads: all of them, as the only member, or those it was told."""
+    async def _everything(self) -> list[TopicPartition]:
+        """All partitions of the topics, or those this consumer was told."""
         questions = [flymq.Metadata(topic) for topic in self._topics]
         assigned: list[TopicPartition] = []
-        for question, answer in zip(questions, await self._ask(questions), strict=True):
+        for question, answer in zip(questions, await self._control.ask(questions), strict=True):
             assert isinstance(answer, flymq.TopicMetadata)
             chosen = self._topics[question.topic]
             for partition in range(len(answer.partitions)) if chosen is None else chosen:
@@ -124,45 +145,146 @@ class Consumer:
                 assigned.append(TopicPartition(question.topic, partition))
         return assigned
 
-    def _start_fetching(self) -> None:
-        states = list(self._inbox.parts.values())
+    async def _offsets(self, parts: Sequence[TopicPartition], mode: str) -> dict[TopicPartition, int]:
+        """Where to begin to read."""
+        wanted = [flymq.Subscribe(part.topic, self.group, part.partition, mode) for part in parts]
+        found = await self._control.ask_apart(wanted) if self._membership is not None else await self._control.ask(wanted)
+        return {part: answer.offset for part, answer in zip(parts, found, strict=True) if isinstance(answer, flymq.Offset)}
+
+    def _begin(
+        self, parts: Sequence[TopicPartition], offsets: Mapping[TopicPartition, int], committed: Mapping[TopicPartition, int]
+    ) -> None:
+        """Read these partitions from now on."""
+        states = []
+        for part in parts:
+            make = record_maker(part.topic, part.partition, self._cipher, self._kind)
+            state = PartitionState(part.topic, part.partition, offsets[part], make)
+            state.committed = committed.get(part, -1)
+            states.append(state)
+        with self._inbox.mutex:
+            self._inbox.replace(states)
         count = min(len(states), self._settings.fetch_connections)
         for number in range(count):
             fetcher = Fetcher(self._dialer, self._inbox, states[number::count], self._settings, self._arrived)
             for state in states[number::count]:
                 self._fetcher_of[state] = fetcher
             self._fetchers.append(fetcher)
-            self._tasks.append(backend.spawn(fetcher.run, f"braidmq fetcher {number}"))
-        if self.group and self._settings.auto_commit:
-            self._tasks.append(backend.spawn(self._commit_regularly, "braidmq auto-commit"))
+            self._fetching.append(backend.spawn(fetcher.run, f"braidmq fetcher {number}"))
+
+    async def _end_fetching(self) -> None:
+        for fetcher in self._fetchers:
+            fetcher.stop()
+        for task in self._fetching:
+            await task.join(JOIN_SECONDS_MAX)
+        self._fetchers, self._fetching = [], []
+
+    # --- sharing partitions with the group
+
+    async def _join(self) -> list[TopicPartition] | None:
+        """The first share; None from a server that divides nothing."""
+        membership = Membership(self._dialer, self._settings, self.group, list(self._topics), self._told)
+        try:
+            share = await membership.join()
+        except BaseException as fault:
+            await membership.leave(JOIN_SECONDS_MAX)
+            if isinstance(fault, BraidError) and lacks_opcode(fault):
+                log.info("the server divides no partitions; this member of %s reads them all", self.group)
+                return None
+            raise
+        self._membership = membership
+        self._ticket = share.member, share.generation
+        return [TopicPartition(part.topic, part.partition) for part in share.partitions]
+
+    def _told(self, fault: BraidError | None) -> None:
+        """The membership has news."""
+        if fault is None:
+            self._recalled = True
+        elif not fault.retriable or not self._fetchers:
+            # What may pass is told by the fetchers, which meet it too.
+            with self._inbox.mutex:
+                self._inbox.fail(None, 0, fault)
+        self._arrived.set()
+
+    async def _follow_group(self) -> None:
+        """Give the partitions up, or take the new ones, as the group wants it. Called in the application's turn."""
+        membership = self._membership
+        assert membership is not None
+        self._share = membership.take() or self._share
+        if self._kept is None:
+            await self._give_up()
+            if self._share is None:
+                membership.release()
+        share = self._share
+        if share is None:
+            return
+        kept = self._kept
+        assert kept is not None
+        parts = [TopicPartition(part.topic, part.partition) for part in share.partitions]
+        committed = await self._offsets(parts, "commit")
+        # What this member has read of a partition it still has does not come again, committed or not.
+        self._begin(parts, {part: max(offset, kept.get(part, 0)) for part, offset in committed.items()}, committed)
+        self._ticket = share.member, share.generation
+        self._share = self._kept = None
+        self._recalled = membership.recalled
+
+    async def _give_up(self) -> None:
+        """Commit what was processed, which is everything handed out, and forget the partitions."""
+        kept = self.positions()
+        if self._settings.auto_commit:
+            try:
+                await self._store(kept, self._ticket)
+            except BraidError as fault:
+                log.info("group %s: positions not committed before partitions were given up: %s", self.group, fault)
+        await self._end_fetching()
+        with self._inbox.mutex:
+            self._inbox.replace([])
+        self._fetcher_of = {}
+        self._chunk, self._records, self._current = None, iter(_NOTHING), None
+        self._handed.clear()
+        self._retries = Retries()
+        self._kept = kept
+
+    async def _leave(self) -> None:
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            await membership.leave(JOIN_SECONDS_MAX)
 
     # --- reading
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
         """Records, for ever. Leave the loop with `break`; a later loop goes on after the last record."""
         await self.start()
         self._handed.clear()
         while True:
-            for record in self._records:
+            for record in iter(_NOTHING) if self._recalled else self._records:
                 self._current = record
                 yield record
-            self._finish_piece()
+                if self._recalled:
+                    break
+            if not self._recalled:
+                self._finish_piece()
+            self._retries.settle_handed()
             await self._next_piece(None)
 
-    async def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[Record]:
+    async def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[ConsumedRecord]:
         """Up to `max_records` records; it waits for the first one, and returns an empty list when none comes in time."""
         await self.start()
         limit = self._settings.max_poll_records if max_records is None else max_records
         deadline_s = time.monotonic() + timeout_s
         self._handed.clear()
-        found: list[Record] = []
+        self._retries.settle_handed()
+        found: list[ConsumedRecord] = []
         while len(found) < limit:
-            taken = list(islice(self._records, limit - len(found)))
+            if self._recalled and found:
+                # The application processes these first, and gives its partitions up with its next call.
+                break
+            taken = [] if self._recalled else list(islice(self._records, limit - len(found)))
             if taken:
                 self._hand_out(taken)
                 found += taken
                 continue
-            self._finish_piece()
+            if not self._recalled:
+                self._finish_piece()
             try:
                 if not await self._next_piece(0.0 if found else max(0.0, deadline_s - time.monotonic())):
                     break
@@ -175,10 +297,12 @@ class Consumer:
                 break
         return found
 
-    def _hand_out(self, taken: list[Record]) -> None:
+    def _hand_out(self, taken: list[ConsumedRecord]) -> None:
+        self._current = None
+        if self._retrying:
+            return
         chunk = self._chunk
         assert chunk is not None
-        self._current = None
         if chunk.current:
             self._handed.setdefault(chunk.part.key, taken[0].offset)
             chunk.part.position = taken[-1].offset + 1
@@ -198,16 +322,30 @@ class Consumer:
         while True:
             if self.closed:
                 raise BraidError("CLIENT_CLOSED", what="consumer")
+            self._arrived.clear()
+            if self._recalled:
+                await self._follow_group()
+            again = self._retries.take_due(time.monotonic())
+            self._retrying = again is not None
+            if again is not None:
+                self._records = iter((again,))
+                return True
             if self._chunk is not None and self._read_piece(self._chunk):
                 await backend.checkpoint()
                 return True
-            self._arrived.clear()
             with self._inbox.mutex:
                 chunk = self._chunk = self._inbox.take()
             if chunk is not None:
                 self._fetcher_of[chunk.part].room.set()
-            elif not await self._arrived.wait(None if deadline_s is None else deadline_s - time.monotonic()):
+            elif not await self._wait(deadline_s):
                 return False
+
+    async def _wait(self, deadline_s: float | None) -> bool:
+        """Wait until something has come; False at the deadline. A record that is due again is something."""
+        due_s = self._retries.next_due_s()
+        until = min((moment for moment in (deadline_s, due_s) if moment is not None), default=None)
+        arrived = await self._arrived.wait(None if until is None else until - time.monotonic())
+        return arrived or deadline_s is None or time.monotonic() < deadline_s
 
     def _read_piece(self, chunk: Chunk) -> bool:
         """Whether the chunk has records left, which are the current ones then."""
@@ -222,7 +360,8 @@ class Consumer:
                 self._inbox.seek(chunk.part, chunk.part.position)
             self._fetcher_of[chunk.part].room.set()
             raise
-        self._records = iter(records)
+        # They are of the kind that `_begin` asked for.
+        self._records = iter(cast("list[ConsumedRecord]", records))
         if not records:
             self._finish_piece()
         return bool(records)
@@ -238,9 +377,14 @@ class Consumer:
         """The offset of the next record of a partition."""
         part = self._part(topic, partition)
         current, chunk = self._current, self._chunk
-        if current is not None and chunk is not None and chunk.part is part and chunk.current:
+        if current is not None and not self._retrying and chunk is not None and chunk.part is part and chunk.current:
             return current.offset + 1
         return part.position
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """What may be committed: after everything handed out so far, but not past a record that failed and comes again."""
+        self._retries.settle_handed()
+        return self._retries.hold({key: self.position(*key) for key in self._inbox.parts})
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on at `offset`, whatever was read or fetched before."""
@@ -250,6 +394,7 @@ class Consumer:
         with self._inbox.mutex:
             self._inbox.seek(part, offset)
         self._handed.pop(part.key, None)
+        self._retries.drop(part.key)
         if self._chunk is not None and self._chunk.part is part:
             # The iterator is shared with a loop that may be running: emptied here, that loop moves on by itself.
             for _ in self._records:
@@ -270,7 +415,7 @@ class Consumer:
         questions = [flymq.Metadata(name) for name in self._topics if topic in (None, name)]
         if not questions:
             raise BraidError("INVALID_ARGUMENT", reason=f"this consumer does not read {topic}")
-        for answer in await self._ask(questions):
+        for answer in await self._control.ask(questions):
             assert isinstance(answer, flymq.TopicMetadata)
             for part in answer.partitions:
                 if partition in (None, part.id) and TopicPartition(answer.topic, part.id) in self._inbox.parts:
@@ -286,21 +431,22 @@ class Consumer:
     # --- commits
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store the group's positions: after everything handed out so far, or as given."""
+        """Store the group's positions: after everything handed out so far, or as given.
+
+        FENCED_MEMBER says that the partitions belong to another member by now, which reads on from what was committed before.
+        """
         if not self.group:
             raise BraidError("INVALID_ARGUMENT", reason="only a consumer with a group can commit")
         await self.start()
-        if offsets is None:
-            offsets = {part.key: self.position(*part.key) for part in self._inbox.parts.values()}
-        await self._store(offsets)
+        await self._store(self.positions() if offsets is None else offsets, self._ticket)
 
     async def committed(self, topic: str, partition: int) -> int:
         """The next offset the group will read: what it has committed, else the oldest."""
-        answer = (await self._ask([flymq.Subscribe(topic, self.group, partition, "commit")]))[0]
-        assert isinstance(answer, flymq.Offset)
-        return answer.offset
+        place = TopicPartition(topic, partition)
+        return (await self._offsets([place], "commit"))[place]
 
-    async def _store(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def _store(self, offsets: Mapping[TopicPartition, int], ticket: tuple[str, int] | None) -> None:
+        """Store positions of partitions that were given to the member and generation of `ticket`."""
         changed = {
             key: offset
             for key, offset in offsets.items()
@@ -308,65 +454,98 @@ class Consumer:
         }
         if not changed:
             return
-        await self._ask([flymq.Commit(topic, self.group, partition, offset) for (topic, partition), offset in changed.items()])
+        if ticket is None:
+            commits = [flymq.Commit(topic, self.group, number, offset) for (topic, number), offset in changed.items()]
+            await self._control.ask(commits)
+        else:
+            await self._store_as_member(changed, *ticket)
         for key, offset in changed.items():
             part = self._inbox.parts.get(TopicPartition(*key))
             if part is not None:
                 part.committed = offset
 
+    async def _store_as_member(self, offsets: Mapping[TopicPartition, int], member: str, generation: int) -> None:
+        foreign = next((key for key in offsets if TopicPartition(*key) not in self._inbox.parts), None)
+        if foreign is not None:
+            raise BraidError("INVALID_ARGUMENT", reason=f"{foreign[0]}/{foreign[1]} is not read by this consumer")
+        rows = tuple(flymq.TopicOffset(topic, number, offset) for (topic, number), offset in offsets.items())
+        try:
+            await self._control.ask([flymq.GroupCommit(self.group, member, generation, rows)])
+        except BraidError as fault:
+            if lost_membership(fault) and self._membership is not None:
+                self._membership.lost(generation)
+            raise
+
+    async def _store_at_last(self, offsets: dict[TopicPartition, int]) -> None:
+        """Store positions on close. A member that the broker forgot, as it does in a restart, joins once more to do so."""
+        try:
+            await self._store(offsets, self._ticket)
+            return
+        except BraidError as fault:
+            membership = self._membership
+            if not lost_membership(fault) or membership is None:
+                raise
+        deadline_s = time.monotonic() + JOIN_SECONDS_MAX
+        while True:
+            self._arrived.clear()
+            share = membership.take()
+            if share is not None:
+                break
+            if not await self._arrived.wait(deadline_s - time.monotonic()):
+                log.warning("group %s: what was read since the last commit comes again: this member was left behind", self.group)
+                return
+        owned = [TopicPartition(part.topic, part.partition) for part in share.partitions]
+        committed = await self._offsets([part for part in owned if part in offsets], "commit")
+        # Others may have read on meanwhile; nobody is set back.
+        ahead = {part: offsets[part] for part, offset in committed.items() if offsets[part] > offset}
+        if ahead:
+            await self._store(ahead, (share.member, share.generation))
+
     def _processed(self) -> dict[TopicPartition, int]:
         """How far each partition has been processed for certain. Called while the application reads on, also in another thread."""
         # Read in this order each value can only be too old, which is the safe side.
-        positions = {part.key: part.position for part in self._inbox.parts.values()}
-        positions |= self._handed
+        parts = self._inbox.parts
+        positions = {part.key: part.position for part in parts.values()}
+        positions |= {key: offset for key, offset in self._handed.copy().items() if key in parts}
         current = self._current
-        if current is not None:
+        if current is not None and not self._retrying and (current.topic, current.partition) in parts:
             positions[TopicPartition(current.topic, current.partition)] = current.offset
-        return positions
+        return self._retries.hold(positions)
 
     async def _commit_regularly(self) -> None:
         while not await self._stop.wait(self._settings.auto_commit_interval_s):
+            # Taken first: positions that a later share made void are refused, with the generation they belong to.
+            ticket = self._ticket
             try:
-                await self._store(self._processed())
+                await self._store(self._processed(), ticket)
             except BraidError as fault:
                 if not self._stop.is_set():
                     log.warning("the positions of group %s were not committed and will be tried again: %s", self.group, fault)
 
-    # --- requests of this consumer
+    # --- records that could not be processed
 
-    async def _ask(self, requests: Sequence[flymq.Request]) -> list[flymq.Response]:
-        """Requests on the consumer's own connection, which is what makes it a member of its group."""
-        deadline_s = time.monotonic() + self._settings.timeout_s
-        frames = [encode(request) for request in requests]
-        backoff = self._dialer.backoff()
-        while True:
-            try:
-                connection = await self._connect(deadline_s)
-                return answers(requests, await connection.call(frames, max(MOMENT_S, deadline_s - time.monotonic())))
-            except BraidError as fault:
-                pause_s = min(backoff.next(), deadline_s - time.monotonic())
-                if fault.code != "CONNECTION_LOST" or self.closed or pause_s <= 0:
-                    raise
-            await backend.sleep(pause_s)
+    async def fail(self, record: ConsumedRecord, reason: str = "processing_error", error: str = "") -> Failure:
+        """Say that a record could not be processed; `record.fail()` is the same.
 
-    async def _connect(self, deadline_s: float) -> Connection:
-        async with self._control_lock:
-            connection = self._control
-            if connection is not None:
-                if connection.usable():
-                    return connection
-                await connection.close()
-            self._control = None
-            connection = await self._dialer.dial(max(MOMENT_S, deadline_s - time.monotonic()), self._stop)
-            if self.group and self._started:
-                # A new connection is a new member until it says which group it belongs to.
-                joins = [flymq.Subscribe(*part, "commit") for part in self._members()]
-                await connection.call([encode(join) for join in joins], max(MOMENT_S, deadline_s - time.monotonic()))
-            self._control = connection
-            return connection
+        The broker counts the attempts. Until the last one the record comes again, later each time; then it is a dead letter.
+        """
+        if not self.group:
+            raise BraidError("INVALID_ARGUMENT", reason="only a consumer with a group can report failures")
+        request = flymq.DlqFail(record.topic, record.partition, record.offset, self.group, reason, error)
+        answer = (await self._control.ask([request]))[0]
+        assert isinstance(answer, flymq.FailureRecorded)
+        if answer.dead_lettered:
+            self._retries.settle(record)
+        elif TopicPartition(record.topic, record.partition) in self._inbox.parts:
+            delay_s = retry_delay_s(answer.retry_at_ms, round(time.time() * 1000), answer.attempts)
+            self._retries.add(record, time.monotonic() + delay_s)
+        return Failure(answer.dead_lettered, answer.attempts, answer.retry_at_ms)
 
-    def _members(self) -> list[tuple[str, str, int]]:
-        return [(part.topic, self.group, part.partition) for part in self._inbox.parts]
+    def _greeting(self) -> list[flymq.Subscribe]:
+        """A new connection belongs to no group until it subscribes; a member that shares has another connection for that."""
+        if not self.group or not self._started or self._membership is not None:
+            return []
+        return [flymq.Subscribe(part.topic, self.group, part.partition, "commit") for part in self._inbox.parts]
 
     # --- the end
 
@@ -380,16 +559,12 @@ class Consumer:
         self._stop.set()
         try:
             if self.group and self._settings.auto_commit and self._started:
-                if in_hand:
-                    await self.commit()
-                else:
-                    await self._store(self._processed())
+                await self._store_at_last(self.positions() if in_hand else self._processed())
         finally:
             self.closed = True
-            for fetcher in self._fetchers:
-                fetcher.stop()
+            await self._end_fetching()
             self._arrived.set()
-            for task in self._tasks:
-                await task.join(JOIN_SECONDS_MAX)
-            if self._control is not None:
-                await self._control.close()
+            if self._committing is not None:
+                await self._committing.join(JOIN_SECONDS_MAX)
+            await self._leave()
+            await self._control.close()

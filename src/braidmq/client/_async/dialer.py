@@ -1,4 +1,8 @@
-"""Finds a server that answers: the bootstrap addresses in turn, from the one that worked last, with pauses between rounds."""
+"""Finds a server that answers: the bootstrap addresses in turn, from the one that worked last, with pauses between rounds.
+
+With a user in the settings every connection logs in before anything else is sent on it. A refused login is no reason to try
+another server: they share their users, and a wrong password would only be guessed more often.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from braidmq.base.errors import BraidError
 from braidmq.client._backend import asyncio as backend
 from braidmq.client.addresses import Address
 from braidmq.client.backoff import Backoff
+from braidmq.client.faults import login_error
 from braidmq.client.settings import ClientSettings
 from braidmq.client.tls import client_context
 from braidmq.client.tracing import log
+from braidmq.wire.flymq import Auth, Authenticated
 
-from .connection import Connection
+from .connection import Connection, decode, encode
 
 
 class Dialer:
@@ -28,12 +34,13 @@ class Dialer:
             )
         self.without_batches: set[Address] = set()
         """Servers known to take only the documented opcodes."""
+        self._warned = False
 
     def backoff(self) -> Backoff:
         return Backoff(self._settings.backoff_first_s, self._settings.backoff_most_s)
 
     async def dial(self, timeout_s: float, stop: backend.Signal | None = None) -> Connection:
-        """A new connection. Raises UNREACHABLE when none could be made in the time, or once `stop` is set."""
+        """A new connection, logged in. Raises UNREACHABLE when none could be made in the time, or once `stop` is set."""
         deadline_s = time.monotonic() + timeout_s
         backoff = self.backoff()
         pause = stop or backend.Signal()
@@ -46,6 +53,10 @@ class Dialer:
                 left_s = deadline_s - time.monotonic()
                 try:
                     connection = await self._connect(server, min(self._settings.connect_timeout_s, max(0.01, left_s)))
+                except BraidError as fault:
+                    if fault.code not in ("CONNECTION_LOST", "TIMED_OUT"):
+                        raise
+                    reasons.append(f"{server}: {fault.text}")
                 except TimeoutError:
                     reasons.append(f"{server}: no answer in time")
                 except OSError as fault:
@@ -65,4 +76,26 @@ class Dialer:
         name = self._settings.tls_server_name or server.host
         stream = await backend.Stream.connect(server.host, server.port, self._context if tls else None, name, timeout_s)
         log.debug("connected to %s%s", server, " with TLS" if tls else "")
-        return Connection(stream, server, tls)
+        connection = Connection(stream, server, tls)
+        if self._settings.username is not None:
+            try:
+                await self._log_in(connection, self._settings.username, self._settings.password or "", timeout_s)
+            except BaseException:
+                await connection.close()
+                raise
+        return connection
+
+    async def _log_in(self, connection: Connection, user: str, password: str, timeout_s: float) -> None:
+        if not connection.tls and not self._warned and not _is_local(connection.server.host):
+            self._warned = True
+            log.warning("the password goes to %s in the clear; use TLS", connection.server)
+        request = Auth(user, password)
+        answer = decode(request.op, (await connection.call([encode(request)], timeout_s))[0])
+        if not isinstance(answer, Authenticated):
+            raise BraidError("UNEXPECTED_REPLY", reason=f"{type(answer).__name__} to a login")
+        if not answer.success:
+            raise login_error(answer.error)
+
+
+def _is_local(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

@@ -419,6 +419,13 @@ class Producer:
             except BraidError as fault:
                 if not self._stop.is_set():
                     log.warning("the producer waits for a server: %s", fault)
+                if not fault.retriable:
+                    # A refused login: asking again with the same password only makes it worse.
+                    with self._mutex:
+                        self._outbox.fail_all(fault)
+                        self._work.clear()
+                    self._room.set()
+                await self._stop.wait(backoff.next())
                 continue
             with self._mutex:
                 self._connection = connection

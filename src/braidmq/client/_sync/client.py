@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import Unpack
 
 from braidmq import hot
 from braidmq.base.errors import BraidError
@@ -17,18 +17,24 @@ from braidmq.client.cipher import ValueCipher
 from braidmq.client.faults import lacks_opcode
 from braidmq.client.models import NO_TIMESTAMP, FetchedBytes, FetchedRecords, PartitionInfo, Record, RecordMetadata, TopicInfo
 from braidmq.client.reading import read_batches, read_items, record_maker
-from braidmq.client.settings import ClientSettings, SettingArguments, load_settings, override
+from braidmq.client.settings import Assignment, ClientSettings, SettingArguments, load_settings, override
 from braidmq.log.attrs import encode_headers
 from braidmq.wire import flymq
 
-from .connection import answers, encode
+from .accounts import Acls, Roles, Users
+from .asking import Asker, expect
+from .audit import Audit
+from .connection import encode
 from .consumer import Consumer, Start
+from .dead_letters import DeadLetters
+from .delays import DelayedRecords
 from .dialer import Dialer
+from .groups import Groups
 from .pool import Pool
 from .producer import Producer
+from .schemas import Schemas
 from .topics import create_as_producer, partition_count
-
-T = TypeVar("T")
+from .transactions import Transaction, Transactions
 
 
 def connect(
@@ -47,15 +53,29 @@ def connect(
 
 
 class Client:
-    """Talks to one broker, over as many connections as that needs."""
+    """Talks to one broker, over as many connections as that needs.
+
+    `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl` and `audit` do what the commands with these names do.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self._cipher = ValueCipher(settings.encryption_key) if settings.encryption_key else None
         self._dialer = Dialer(settings)
         self._pool = Pool(self._dialer, settings.pool_size)
+        self._asker = Asker(self._pool, settings)
+        self._ask = self._asker.ask
+        self.group = Groups(self._asker)
+        self.schema = Schemas(self._asker)
+        self.dlq = DeadLetters(self._asker)
+        self.delayed = DelayedRecords(self._asker)
+        self.txn = Transactions(self._asker)
+        self.user = Users(self._asker)
+        self.role = Roles(self._asker)
+        self.acl = Acls(self._asker)
+        self.audit = Audit(self._asker)
         self._keyless = itertools.count()
-        self._children: list[Producer | Consumer] = []
+        self._children: list[Producer | Consumer | Transaction] = []
 
     def open(self) -> Client:
         """Make sure that a server answers. Without it, the first request finds out."""
@@ -63,7 +83,7 @@ class Client:
         return self
 
     def close(self) -> None:
-        """Close producers (which flush), consumers (which commit) and connections."""
+        """Close producers (which flush), consumers (which commit), transactions (which are dropped) and connections."""
         children, self._children = self._children, []
         faults: list[BraidError] = []
         for child in children:
@@ -102,6 +122,11 @@ class Client:
         parts = tuple(PartitionInfo(part.id, part.leader, part.oldest, part.newest) for part in found.partitions)
         return TopicInfo(found.topic, parts)
 
+    def topic_config(self, topic: str, properties: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Change a topic's properties, where an empty value is the broker's default again; returns all it has of its own."""
+        request = flymq.TopicConfig(topic, tuple((properties or {}).items()))
+        return dict((self._ask(request, flymq.TopicProperties)).properties)
+
     # --- one record
 
     def produce(
@@ -112,17 +137,46 @@ class Client:
         key: bytes | None = None,
         headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
+        schema: str | None = None,
+        delay_ms: int | None = None,
+        ttl_ms: int | None = None,
     ) -> RecordMetadata:
         """Append one record and wait for its acknowledgement. The topic is created when it is missing.
+
+        With a `schema` it is refused unless it fits the latest version; with `delay_ms` it comes later, and `delayed_id` of the
+        answer cancels it; with `ttl_ms` it is gone after that time. One of these at a time, and none with headers.
 
         It is sent once: when the connection breaks before the answer the outcome is unknown, and CONNECTION_LOST says so.
         A `Producer` retries without duplicates, and is much faster for many records.
         """
+        given = [name for name, what in (("schema", schema), ("delay_ms", delay_ms), ("ttl_ms", ttl_ms)) if what is not None]
+        if len(given) + bool(headers) > 1:
+            raise BraidError("INVALID_ARGUMENT", reason=f"{' and '.join(given + ['headers'] * bool(headers))} exclude each other")
         if self._cipher is not None:
+            if schema is not None:
+                raise BraidError("INVALID_ARGUMENT", reason="the broker cannot check an encrypted value against a schema")
             value = self._cipher.encrypt(value)
         if headers:
             return self._produce_with_headers(topic, key, value, headers, partition)
+        if given:
+            number = -1 if partition is None else partition
+            return self._produce_with(topic, value, key or b"", number, schema, delay_ms, ttl_ms)
         request = flymq.Produce(topic, key or b"", value, -1 if partition is None else partition)
+        written = self._ask(request, flymq.RecordMetadata, again=False)
+        return RecordMetadata(written.topic, written.partition, written.offset, written.timestamp)
+
+    def _produce_with(
+        self, topic: str, value: bytes, key: bytes, partition: int, schema: str | None, delay_ms: int | None, ttl_ms: int | None
+    ) -> RecordMetadata:
+        if delay_ms is not None:
+            later = flymq.ProduceDelayed(topic, value, delay_ms, key, partition)
+            taken = self._ask(later, flymq.Delayed, again=False)
+            return RecordMetadata(taken.topic, taken.partition, taken.offset, taken.timestamp, taken.id)
+        request: flymq.Request
+        if schema is not None:
+            request = flymq.ProduceWithSchema(topic, schema, value, key, partition)
+        else:
+            request = flymq.ProduceWithTtl(topic, value, ttl_ms or 0, key, partition)
         written = self._ask(request, flymq.RecordMetadata, again=False)
         return RecordMetadata(written.topic, written.partition, written.offset, written.timestamp)
 
@@ -209,7 +263,7 @@ class Client:
             frames = connection.call([encode(request)], self.settings.timeout_s)
         finally:
             connection.close()
-        return _expect(answers([request], frames)[0], flymq.Offset).offset
+        return expect(request, frames[0], flymq.Offset).offset
 
     def committed(self, topic: str, group: str, partition: int) -> int:
         """The next offset a group will read: what it has committed, else the oldest."""
@@ -219,7 +273,23 @@ class Client:
         """Store the next offset that a group will read."""
         self._ask(flymq.Commit(topic, group, partition, offset), flymq.Ok)
 
-    # --- producers and consumers
+    # --- who is asking
+
+    def whoami(self) -> flymq.Identity:
+        """The user of this client's connections, and its roles."""
+        return self._ask(flymq.WhoAmI(), flymq.Identity)
+
+    # --- producers, consumers and transactions
+
+    def transaction(self, transactional_id: str | None = None, *, timeout_s: float | None = None) -> Transaction:
+        """Records and offsets that appear together or not at all; to be used as a context manager.
+
+        A transactional id names a producer over its restarts: beginning under it shuts an earlier instance out. Without a commit
+        within `timeout_s` (or the broker's own time-out) the broker drops it.
+        """
+        transaction = Transaction(self._dialer, self.settings, self._cipher, transactional_id or "", timeout_s)
+        self._adopt(transaction)
+        return transaction
 
     def producer(
         self,
@@ -253,15 +323,19 @@ class Client:
         fetch_bytes: int | None = None,
         fetch_wait_ms: float | None = None,
         fetch_connections: int | None = None,
+        assignment: Assignment | None = None,
+        session_timeout_s: float | None = None,
     ) -> Consumer:
         """A consumer of all partitions of `topics`, or of the partitions that a mapping names.
 
         With a group it starts where the group has committed, without one at the earliest record; `start` says otherwise.
+        With a group and no partitions named it shares them with the group's other members, unless `assignment` is `all`.
         """
         given = {
             "auto_commit": auto_commit, "auto_commit_interval_s": auto_commit_interval_s,
             "max_poll_records": max_poll_records, "prefetch_bytes": prefetch_bytes, "fetch_bytes": fetch_bytes,
-            "fetch_wait_ms": fetch_wait_ms, "fetch_connections": fetch_connections,
+            "fetch_wait_ms": fetch_wait_ms, "fetch_connections": fetch_connections, "assignment": assignment,
+            "session_timeout_s": session_timeout_s,
         }  # fmt: skip
         names = [topics] if isinstance(topics, str) else topics
         wanted: dict[str, Sequence[int] | None] = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names)
@@ -270,23 +344,9 @@ class Client:
         self._adopt(consumer)
         return consumer
 
-    def _adopt(self, child: Producer | Consumer) -> None:
+    def _adopt(self, child: Producer | Consumer | Transaction) -> None:
         self._children = [other for other in self._children if not other.closed]
         self._children.append(child)
-
-    # --- requests
-
-    def _ask(
-        self, request: flymq.Request, kind: type[T], *, again: bool = True, timeout_s: float | None = None, alone: bool = False
-    ) -> T:
-        frames = self._pool.call([encode(request)], timeout_s or self.settings.timeout_s, again=again, alone=alone)
-        return _expect(answers([request], frames)[0], kind)
-
-
-def _expect(answer: flymq.Response, kind: type[T]) -> T:
-    if not isinstance(answer, kind):
-        raise BraidError("UNEXPECTED_REPLY", reason=f"{type(answer).__name__} where {kind.__name__} was expected")
-    return answer
 
 
 def headers_refused(fault: BraidError) -> BraidError:

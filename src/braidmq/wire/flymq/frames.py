@@ -14,9 +14,9 @@ payload unpacks to no more than a frame may carry.
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final, NamedTuple
 
+from braidmq.base import compression
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import FRAME_PAYLOAD_BYTES_MAX
 
@@ -30,10 +30,6 @@ assert _HEADER.size == HEADER_BYTES
 
 _COMPRESSION_SHIFT: Final = 1
 _COMPRESSION_MASK: Final = 0x07
-_NONE: Final = 0
-_GZIP: Final = 1
-_UNSUPPORTED: Final = {2: "lz4", 3: "zstd", 4: "snappy"}
-_ZLIB_EXPECT_GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class Frame(NamedTuple):
@@ -70,29 +66,15 @@ def encode_frame(op: int, payload: bytes | memoryview, flags: int = FLAG_BINARY)
 
 def unpack_payload(flags: int, payload: bytes | memoryview) -> bytes | memoryview:
     """The payload as its sender encoded it, before the compression that `flags` names. Uncompressed ones are returned as given."""
-    compression = flags >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
-    if compression == _NONE:
+    kind = flags >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
+    if kind == compression.NONE:
         return payload
-    if compression == _GZIP:
-        return _gunzip(payload)
-    raise BraidError("UNSUPPORTED_COMPRESSION", name=_UNSUPPORTED.get(compression, f"id {compression}"))
-
-
-def _gunzip(payload: bytes | memoryview) -> bytes:
-    # One gzip member, which is all that clients send. Accepting a chain of them would let a frame of empty members
-    # cost quadratic time, as zlib hands back a copy of the remaining input after each.
-    unpacker = zlib.decompressobj(_ZLIB_EXPECT_GZIP)
     try:
-        plain = unpacker.decompress(payload, FRAME_PAYLOAD_BYTES_MAX + 1)
-    except zlib.error as error:
-        raise BraidError("MALFORMED_PAYLOAD", reason=f"gzip: {error}") from None
-    if len(plain) > FRAME_PAYLOAD_BYTES_MAX:
-        raise BraidError("FRAME_TOO_LARGE", size=f"more than {FRAME_PAYLOAD_BYTES_MAX}", limit=FRAME_PAYLOAD_BYTES_MAX)
-    if not unpacker.eof:
-        raise BraidError("MALFORMED_PAYLOAD", reason="gzip: the stream is cut short")
-    if unpacker.unused_data:
-        raise BraidError("MALFORMED_PAYLOAD", reason=f"gzip: {len(unpacker.unused_data)} bytes follow the stream")
-    return plain
+        return compression.decompress(kind, payload, FRAME_PAYLOAD_BYTES_MAX)
+    except compression.TooLarge as fault:
+        raise BraidError("FRAME_TOO_LARGE", size=str(fault).removesuffix(" bytes"), limit=FRAME_PAYLOAD_BYTES_MAX) from None
+    except compression.CompressionFault as fault:
+        raise BraidError("MALFORMED_PAYLOAD", reason=f"{compression.NAMES[kind]}: {fault}") from None
 
 
 class FrameReader:

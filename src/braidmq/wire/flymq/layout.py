@@ -13,13 +13,15 @@ differ between dialects look at it, and a field that only a v126 client can have
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from braidmq.base.errors import BraidError
+from braidmq.base.limits import REQUEST_LIST_ITEMS_MAX
 from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.frames import encode_header
 
@@ -153,6 +155,18 @@ class TrailingText(Text):
         return super().read(source) if source.left else ""
 
 
+class TrailingBool:
+    """A bool at the very end that a sender may leave out, which then reads as false."""
+
+    size_min = 0
+
+    def read(self, source: Source) -> bool:
+        return BOOL.read(source) if source.left else False
+
+    def write(self, sink: Sink, value: bool, name: str) -> None:
+        BOOL.write(sink, value, name)
+
+
 class Blob:
     """Raw bytes after a length of four; read as a copy that outlives the payload."""
 
@@ -176,32 +190,76 @@ class BlobView(Blob):
 
 
 class Many(Generic[T]):
-    """A count of four bytes, then the items."""
+    """A count, of four bytes unless told otherwise, then the items."""
 
-    size_min = _U32.size
-
-    def __init__(self, item: WireType[T]) -> None:
+    def __init__(self, item: WireType[T], count: Fixed[int] | None = None, items_max: int = 0xFFFFFFFF) -> None:
         assert item.size_min > 0, "an item of no bytes would let any count pass the check"
         self.item = item
+        self.count = U32 if count is None else count
+        self.items_max = items_max
+        self.size_min = self.count.size_min
 
     def read(self, source: Source) -> tuple[T, ...]:
-        (count,) = source.unpack(_U32)
-        return self.read_items(source, count)
+        return self.read_items(source, self.count.read(source))
 
     def read_items(self, source: Source, count: int) -> tuple[T, ...]:
         if count * self.item.size_min > source.left:
             raise BraidError("MALFORMED_PAYLOAD", reason=f"{count} items cannot lie in the {source.left} bytes left")
+        if count > self.items_max:
+            raise BraidError("MALFORMED_PAYLOAD", reason=f"a list of {count} items, {self.items_max} at most")
         read = self.item.read
         return tuple([read(source) for _ in range(count)])
 
     def write(self, sink: Sink, value: tuple[T, ...], name: str) -> None:
-        sink.add(_U32.pack(len(value)))
+        if len(value) > self.items_max:
+            raise BraidError("INVALID_ARGUMENT", reason=f"{name} has {len(value)} items, {self.items_max} at most")
+        self.count.write(sink, len(value), f"the length of {name}")
         self.write_items(sink, value, name)
 
     def write_items(self, sink: Sink, value: tuple[T, ...], name: str) -> None:
         write = self.item.write
         for item in value:
             write(sink, item, name)
+
+
+def asked(item: WireType[T], count: Fixed[int] | None = None) -> Many[T]:
+    """A list inside a request. It is capped, because a frame of tiny items takes seconds to read while everybody else waits."""
+    return Many(item, count, REQUEST_LIST_ITEMS_MAX)
+
+
+class Pair:
+    """Two texts, such as a name and its value."""
+
+    size_min = 4
+
+    def read(self, source: Source) -> tuple[str, str]:
+        first = STR.read(source)
+        return first, STR.read(source)
+
+    def write(self, sink: Sink, value: tuple[str, str], name: str) -> None:
+        first, second = value
+        STR.write(sink, first, name)
+        STR.write(sink, second, name)
+
+
+class Prefixed(Generic[T]):
+    """A message after a length of four bytes, so that readers can skip the fields they do not know."""
+
+    size_min = _U32.size
+
+    def __init__(self, item: WireType[T]) -> None:
+        self._item = item
+
+    def read(self, source: Source) -> T:
+        (size,) = source.unpack(_U32)
+        return self._item.read(Source(source.take(size), source.dialect))
+
+    def write(self, sink: Sink, value: T, name: str) -> None:
+        inner = Sink(sink.dialect)
+        self._item.write(inner, value, name)
+        sink.add(_U32.pack(inner.size))
+        for part in inner.parts:
+            sink.add(part)
 
 
 class ByDialect(Generic[T]):
@@ -216,6 +274,42 @@ class ByDialect(Generic[T]):
 
     def write(self, sink: Sink, value: T, name: str) -> None:
         self._layouts[sink.dialect].write(sink, value, name)
+
+
+class OnlyV126(Generic[T]):
+    """A request under an opcode that the documents do not list, so that its opcode alone shows a published client."""
+
+    def __init__(self, item: WireType[T]) -> None:
+        self._item = item
+        self.size_min = item.size_min
+
+    def read(self, source: Source) -> T:
+        source.dialect = Dialect.V126
+        return self._item.read(source)
+
+    def write(self, sink: Sink, value: T, name: str) -> None:
+        if sink.dialect is not Dialect.V126:
+            # Sent anyway it would move the connection to v126, and later answers could not be read.
+            raise BraidError("INVALID_ARGUMENT", reason=f"{type(value).__name__} under this opcode exists only in the v126 dialect")
+        self._item.write(sink, value, name)
+
+
+class Choice(Generic[T]):
+    """An answer with several forms, by class. The value says which one is written; read is the first, unless another is named."""
+
+    def __init__(self, **forms: Layout[Any]) -> None:
+        self._forms = forms
+        self._first = next(iter(forms.values()))
+        self.size_min = min(form.size_min for form in forms.values())
+
+    def form(self, kind: type) -> Layout[Any]:
+        return self._forms[kind.__name__]
+
+    def read(self, source: Source) -> T:
+        return self._first.read(source)  # type: ignore[no-any-return]
+
+    def write(self, sink: Sink, value: T, name: str) -> None:
+        self._forms[type(value).__name__].write(sink, value, name)
 
 
 class _Run:
@@ -270,18 +364,7 @@ class Layout(Generic[T]):
         assert set(declared) == set(names), f"{names} are not the first fields of {build}"
         # Values come in wire order and are passed by position: they are sorted first where the dataclass has another order.
         self._reorder = None if names == declared else itemgetter(*(names.index(name) for name in declared))
-        self._steps: list[_Run | _One] = []
-        run: list[tuple[str, Fixed[Any]]] = []
-        for name, member in members.items():
-            if isinstance(member, Fixed):
-                run.append((name, member))
-                continue
-            if run:
-                self._steps.append(_Run(run))
-                run = []
-            self._steps.append(_One(name, member))
-        if run:
-            self._steps.append(_Run(run))
+        self._steps = _steps(members)
 
     def read(self, source: Source) -> T:
         values: list[Any] = []
@@ -294,6 +377,56 @@ class Layout(Generic[T]):
             step.write_from(value, sink)
 
 
+class Extended(Layout[T]):
+    """A layout with fields of our own behind the published ones.
+
+    The extension is all there or not there at all. It is written when one of its fields differs from the dataclass's default, and
+    a message without it reads as those defaults, so that published peers and ours understand each other.
+    """
+
+    def __init__(self, build: Callable[..., T], extension: Mapping[str, WireType[Any]], **members: WireType[Any]) -> None:
+        super().__init__(build, **members)
+        declared: Any = build
+        fields = dataclass_fields(declared)[len(members) : len(members) + len(extension)]
+        assert [field.name for field in fields] == list(extension), f"{list(extension)} do not follow in {build}"
+        assert all(field.default is not MISSING for field in fields), f"an extension of {build} without a default"
+        assert self._reorder is None
+        self._extension = _steps(extension)
+        self._defaults = [(field.name, field.default) for field in fields]
+
+    def read(self, source: Source) -> T:
+        values: list[Any] = []
+        for step in self._steps:
+            step.read_into(values, source)
+        if source.left:
+            for step in self._extension:
+                step.read_into(values, source)
+        return self._build(*values)
+
+    def write(self, sink: Sink, value: T, name: str = "") -> None:
+        super().write(sink, value, name)
+        if any(getattr(value, field) != default for field, default in self._defaults):
+            for step in self._extension:
+                step.write_from(value, sink)
+
+
+def _steps(members: Mapping[str, WireType[Any]]) -> list[_Run | _One]:
+    """How to read and write the fields, neighbouring fixed ones in one go."""
+    steps: list[_Run | _One] = []
+    run: list[tuple[str, Fixed[Any]]] = []
+    for name, member in members.items():
+        if isinstance(member, Fixed):
+            run.append((name, member))
+            continue
+        if run:
+            steps.append(_Run(run))
+            run = []
+        steps.append(_One(name, member))
+    if run:
+        steps.append(_Run(run))
+    return steps
+
+
 def _declared_names(build: Callable[..., Any]) -> list[str]:
     """The fields in the order in which the dataclass takes them."""
     declared: Any = build.func if isinstance(build, partial) else build
@@ -301,6 +434,7 @@ def _declared_names(build: Callable[..., Any]) -> list[str]:
 
 
 BOOL: Final = Fixed[bool]("?", "a bool")
+U16: Final = Fixed[int]("H", "an unsigned 16-bit integer")
 I32: Final = Fixed[int]("i", "a signed 32-bit integer")
 U32: Final = Fixed[int]("I", "an unsigned 32-bit integer")
 I64: Final = Fixed[int]("q", "a signed 64-bit integer")
@@ -308,5 +442,7 @@ U64: Final = Fixed[int]("Q", "an unsigned 64-bit integer")
 STR: Final = Text("H", 0xFFFF)
 STR8: Final = Text("B", 0xFF)
 TRAILING_STR: Final = TrailingText("H", 0xFFFF)
+TRAILING_BOOL: Final = TrailingBool()
+PAIR: Final = Pair()
 BYTES: Final = Blob()
 BYTES_VIEW: Final = BlobView()

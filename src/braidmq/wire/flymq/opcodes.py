@@ -1,4 +1,4 @@
-"""Every opcode of FlyMQ, whether or not a codec for it exists yet.
+"""Every opcode of FlyMQ, published and our own.
 
 A response carries the opcode of its request; the exceptions are ERROR, and AUTH, which is answered with AUTH_RESPONSE.
 Our own operations use the two ranges the protocol leaves to extensions, 0C to 0F and 54 to 5F.
@@ -26,6 +26,7 @@ class Op(IntEnum):
     # --- core, our own
     PRODUCE_BATCH = 0x0C
     FETCH_BATCHES = 0x0D
+    TXN_OFFSETS = 0x0E
     # --- schemas
     REGISTER_SCHEMA = 0x10
     GET_SCHEMA = 0x11
@@ -51,6 +52,18 @@ class Op(IntEnum):
     CLUSTER_LEAVE = 0x51
     CLUSTER_STATUS = 0x52
     CLUSTER_METADATA = 0x53
+    # --- our own: groups with server-side assignment, and what administration needs
+    GROUP_JOIN = 0x54
+    GROUP_HEARTBEAT = 0x55
+    GROUP_LEAVE = 0x56
+    GROUP_COMMIT = 0x57
+    GROUP_LAG = 0x58
+    DLQ_FAIL = 0x59
+    TOPIC_CONFIG = 0x5A
+    DELAYED_LIST = 0x5B
+    TXN_LIST = 0x5C
+    AUDIT_EVENTS = 0x5D
+    AUDIT_DOCUMENT = 0x5E
     # --- consumer groups
     GET_OFFSET = 0x60
     RESET_OFFSET = 0x61
@@ -89,3 +102,8 @@ _UNDOCUMENTED: Final = frozenset({Op.CLUSTER_METADATA, Op.AUDIT_QUERY, Op.AUDIT_
 def only_v126(op: int) -> bool:
     """Whether the opcode alone shows a published 1.26 client: the documents do not list it."""
     return op in _UNDOCUMENTED
+
+
+def answer_op(op: int) -> int:
+    """The opcode under which a request of opcode `op` is answered when it does not fail."""
+    return Op.AUTH_RESPONSE if op == Op.AUTH else op

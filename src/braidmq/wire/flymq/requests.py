@@ -1,8 +1,8 @@
-"""Requests: one dataclass each, and the table that says how each lies on the wire.
+"""Requests of the core operations, and the table that says how each request of any area lies on the wire.
 
-A new operation is a dataclass and a row of `REQUESTS`. Bytes after the last field of a request are ignored, because
-published clients append fields nobody reads; the exceptions are the two fields below that end in the payload's end and
-tell the dialects apart.
+A new operation is a dataclass, a row of `REQUESTS` and a row of `RESPONSES`, in the module of its area. Bytes after the last field
+of a request are ignored, because published clients append fields nobody reads; the exceptions are requests whose forms are told
+apart by where the payload ends.
 
 Topic, group, key and value of a decoded request are copies and outlive the payload. `ProduceBatch.batch` is the exception: it
 is a view where the payload was one.
@@ -16,8 +16,10 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from braidmq.base.errors import BraidError
+from braidmq.base.limits import REQUEST_LIST_ITEMS_MAX
+from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, schemas, transactions, users
 from braidmq.wire.flymq.dialect import Dialect
-from braidmq.wire.flymq.layout import BYTES, BYTES_VIEW, I32, STR, STR8, TRAILING_STR, U32, U64, Layout, Sink, Source
+from braidmq.wire.flymq.layout import BYTES, BYTES_VIEW, I32, STR, STR8, TRAILING_STR, U32, U64, Layout, Sink, Source, WireType
 from braidmq.wire.flymq.opcodes import Op
 
 
@@ -138,7 +140,7 @@ class FetchBatches:
     max_wait_ms: int
 
 
-Request = (
+CoreRequest = (
     Produce
     | Consume
     | CreateTopic
@@ -150,6 +152,17 @@ Request = (
     | DeleteTopic
     | ProduceBatch
     | FetchBatches
+)
+Request = (
+    CoreRequest
+    | schemas.SchemaRequest
+    | dead_letters.DeadLetterRequest
+    | delays.DelayRequest
+    | transactions.TransactionRequest
+    | cluster.ClusterRequest
+    | groups.GroupRequest
+    | users.UserRequest
+    | audit.AuditRequest
 )
 
 
@@ -202,8 +215,11 @@ class _Properties:
         properties: dict[str, str] = {}
         try:
             count = U32.read(source) if source.left >= 4 else 0
+            if count > REQUEST_LIST_ITEMS_MAX:
+                return {}
             for _ in range(min(count, source.left // 4)):
-                properties[STR.read(source)] = STR.read(source)
+                name = STR.read(source)
+                properties[name] = STR.read(source)
             return properties if len(properties) == count and not source.left else {}
         except BraidError:
             return {}
@@ -220,7 +236,7 @@ _PROPERTIES: Final = _Properties()
 _MODE: Final = _SubscribeMode()
 _FILTER: Final = _FetchFilter()
 
-REQUESTS: Final[dict[int, Layout[Any]]] = {
+_CORE: Final[dict[int, WireType[Any]]] = {
     Op.PRODUCE: Layout(Produce, topic=STR, key=BYTES, value=BYTES, partition=I32),
     Op.CONSUME: Layout(Consume, topic=STR, partition=I32, offset=U64),
     Op.CREATE_TOPIC: Layout(CreateTopic, topic=STR, partitions=I32, properties=_PROPERTIES),
@@ -238,6 +254,18 @@ REQUESTS: Final[dict[int, Layout[Any]]] = {
     Op.FETCH_BATCHES: Layout(
         FetchBatches, topic=STR, partition=I32, offset=U64, max_bytes=U32, min_bytes=U32, max_wait_ms=U32
     ),
+}
+
+REQUESTS: Final[dict[int, WireType[Any]]] = {
+    **_CORE,
+    **schemas.REQUESTS,
+    **dead_letters.REQUESTS,
+    **delays.REQUESTS,
+    **transactions.REQUESTS,
+    **cluster.REQUESTS,
+    **groups.REQUESTS,
+    **users.REQUESTS,
+    **audit.REQUESTS,
 }
 
 
@@ -258,5 +286,5 @@ def encode_request(request: Request, dialect: Dialect) -> bytes:
     """The whole frame. Raises INVALID_ARGUMENT for a value that its field cannot hold, FRAME_TOO_LARGE for too many bytes."""
     op = request.op
     sink = Sink(dialect)
-    REQUESTS[op].write(sink, request)
+    REQUESTS[op].write(sink, request, "")
     return sink.frame(op)

@@ -1,7 +1,8 @@
-"""Responses: one dataclass each, the table that says how each lies on the wire, and the ERROR frame.
+"""Responses of the core operations, the table that says how each response of any area lies on the wire, and the ERROR frame.
 
-A new operation's answer is a row of `RESPONSES`, under the opcode of its request. Bytes after the last field are ignored,
-so that answers can grow. For the reader of a response a malformed one is the server's fault: UNEXPECTED_REPLY.
+A new operation's answer is a row of `RESPONSES`, under the opcode of its request, in the module of its area. Bytes after
+the last field are ignored, so that answers can grow. For the reader of a response a malformed one is the server's fault:
+UNEXPECTED_REPLY.
 """
 
 from __future__ import annotations
@@ -12,39 +13,12 @@ from typing import Any, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import ERROR_TEXT_BYTES_MAX
+from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, schemas, transactions, users
+from braidmq.wire.flymq.answers import OFFSET, OK, RECORD_METADATA, Offset, Ok, RecordMetadata
 from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.frames import encode_frame
-from braidmq.wire.flymq.layout import (
-    BOOL,
-    BYTES,
-    I32,
-    I64,
-    STR,
-    TRAILING_STR,
-    U32,
-    U64,
-    ByDialect,
-    Layout,
-    Many,
-    Sink,
-    Source,
-    WireType,
-)
-from braidmq.wire.flymq.opcodes import Op
-
-
-@dataclass(frozen=True, slots=True)
-class RecordMetadata:
-    """Where a record was written."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    """Milliseconds since the Unix epoch, by the broker's clock."""
-    key_size: int
-    """-1 without a key."""
-    value_size: int
+from braidmq.wire.flymq.layout import BOOL, BYTES, I32, I64, STR, U32, U64, ByDialect, Choice, Layout, Many, Sink, Source, WireType
+from braidmq.wire.flymq.opcodes import Op, answer_op
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +27,6 @@ class Message:
 
     key: bytes
     value: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Ok:
-    """Done; failures are ERROR frames."""
-
-    success: bool = True
-    message: str = "OK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +42,6 @@ class PartitionMetadata:
 class TopicMetadata:
     topic: str
     partitions: tuple[PartitionMetadata, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Offset:
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +93,7 @@ class ErrorReply:
     text: str
 
 
-Response = (
+CoreResponse = (
     RecordMetadata
     | Message
     | Ok
@@ -143,6 +104,17 @@ Response = (
     | BatchProduced
     | FetchedBatches
     | ErrorReply
+)
+Response = (
+    CoreResponse
+    | schemas.SchemaResponse
+    | dead_letters.DeadLetterResponse
+    | delays.DelayResponse
+    | transactions.TransactionResponse
+    | cluster.ClusterResponse
+    | groups.GroupResponse
+    | users.UserResponse
+    | audit.AuditResponse
 )
 
 
@@ -163,29 +135,24 @@ class _FetchedV126:
         self._ITEMS.write_items(sink, value.items, "items")
 
 
-_RECORD_METADATA: Final = Layout(
-    RecordMetadata, topic=STR, partition=I32, offset=U64, timestamp=I64, key_size=I32, value_size=I32
-)
 _MESSAGE: Final = Layout(Message, key=BYTES, value=BYTES)
-# The published server answers with the first byte alone, so the text may be missing when our client reads it.
-_OK: Final = Layout(Ok, success=BOOL, message=TRAILING_STR)
 _FETCHED: Final = ByDialect[Fetched](
     documented=Layout(Fetched, items=Many(Layout(FetchedItem, key=BYTES, value=BYTES, offset=U64)), next_offset=U64),
     v126=_FetchedV126(),
 )
 
-RESPONSES: Final[dict[int, WireType[Any]]] = {
-    Op.PRODUCE: _RECORD_METADATA,
+_CORE: Final[dict[int, WireType[Any]]] = {
+    Op.PRODUCE: RECORD_METADATA,
     Op.CONSUME: _MESSAGE,
-    Op.CREATE_TOPIC: _OK,
+    Op.CREATE_TOPIC: OK,
     Op.METADATA: Layout(
         TopicMetadata, topic=STR, partitions=Many(Layout(PartitionMetadata, id=I32, leader=I32, oldest=U64, newest=U64))
     ),
-    Op.SUBSCRIBE: Layout(Offset, offset=U64),
-    Op.COMMIT: _OK,
+    Op.SUBSCRIBE: OFFSET,
+    Op.COMMIT: OK,
     Op.FETCH: _FETCHED,
     Op.LIST_TOPICS: Layout(TopicList, topics=Many(STR)),
-    Op.DELETE_TOPIC: _OK,
+    Op.DELETE_TOPIC: OK,
     Op.CONSUME_ZERO_COPY: _MESSAGE,
     Op.FETCH_BINARY: _FETCHED,
     Op.PRODUCE_BATCH: Layout(
@@ -196,6 +163,18 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     ),
 }
 
+RESPONSES: Final[dict[int, WireType[Any]]] = {
+    **_CORE,
+    **schemas.RESPONSES,
+    **dead_letters.RESPONSES,
+    **delays.RESPONSES,
+    **transactions.RESPONSES,
+    **cluster.RESPONSES,
+    **groups.RESPONSES,
+    **users.RESPONSES,
+    **audit.RESPONSES,
+}
+
 
 def encode_response(op: int, response: Response, dialect: Dialect) -> bytes:
     """The whole frame that answers a request of opcode `op`. Raises INVALID_ARGUMENT or FRAME_TOO_LARGE."""
@@ -203,17 +182,25 @@ def encode_response(op: int, response: Response, dialect: Dialect) -> bytes:
         return encode_error(response.text, dialect)
     sink = Sink(dialect)
     RESPONSES[op].write(sink, response, "")
-    return sink.frame(op)
+    return sink.frame(answer_op(op))
 
 
-def decode_response(request_op: int, op: int, payload: bytes | memoryview, dialect: Dialect) -> Response:
-    """What the server answered to a request of opcode `request_op` with a frame of opcode `op`. Raises UNEXPECTED_REPLY."""
+def decode_response(
+    request_op: int, op: int, payload: bytes | memoryview, dialect: Dialect, expect: type[Response] | None = None
+) -> Response:
+    """What the server answered to a request of opcode `request_op` with a frame of opcode `op`. Raises UNEXPECTED_REPLY.
+
+    `expect` is needed only where the request chose between forms of the answer: a `DescribeGroup` with `group_only`.
+    """
     if op == Op.ERROR:
         return ErrorReply(_decode_error_text(bytes(payload), dialect))
-    if op != request_op:
+    if op != answer_op(request_op):
         raise BraidError("UNEXPECTED_REPLY", reason=f"opcode {op:02X} to a request of opcode {request_op:02X}")
+    layout = RESPONSES[request_op]
+    if expect is not None and isinstance(layout, Choice):
+        layout = layout.form(expect)
     try:
-        response: Response = RESPONSES[request_op].read(Source(payload, dialect))
+        response: Response = layout.read(Source(payload, dialect))
     except BraidError as error:
         raise BraidError("UNEXPECTED_REPLY", reason=f"opcode {op:02X} with a payload that cannot be read: {error.text}") from None
     return response

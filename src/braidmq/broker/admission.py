@@ -1,0 +1,182 @@
+"""What a topic's rules make of a record on its way in.
+
+A topic that is bound to a schema (properties `schema` and `schema_rule`) takes no record that does not fit, whichever protocol and
+whichever request brings it: it is refused, or becomes a dead letter of the topic. A binding whose schema is gone refuses
+everything; nothing gets in unchecked because somebody deleted too much.
+
+Of a batch under the rule `dead-letter` the records that fit are stored and the others become letters. The numbers of an
+idempotent producer count all of them, so a batch that comes again is known. That is kept in memory and in checkpoints: after
+a crash the broker may ask such a producer to begin anew.
+
+The letters of a batch are durable before its records are. A crash in between makes a producer repeat the batch, and its letters
+with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.errors import BraidError
+from braidmq.broker.staging import Staged
+from braidmq.broker.topics import Topic
+from braidmq.hot import layout
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+REASON: Final = "validation_failed"
+_ERRORS_OF_BATCH_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a record is; `topic` is that of the dead letters when it is one."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    partition: int
+    base_offset: int
+    timestamp: int
+    records: int
+    duplicate: bool
+
+
+_Record = tuple[bytes | None, bytes, bytes]
+"""Key, value, attributes."""
+
+
+def is_open(topic: Topic) -> bool:
+    """Whether the topic takes whatever comes."""
+    return "schema" not in topic.properties
+
+
+class Admission:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    # --- single records
+
+    async def fault(self, topic: Topic, value: bytes, checked: str = "") -> str | None:
+        """Why a record becomes a dead letter, None when it may come in; raises where it is refused.
+
+        `checked` names a schema that it is known to fit.
+        """
+        name = topic.properties.get("schema")
+        if name is None or name == checked:
+            return None
+        schemas = self._broker.schemas
+        errors = await schemas.errors(await schemas.require(name), value)
+        if not errors:
+            return None
+        text = ", ".join(errors)
+        if topic.properties.get("schema_rule") != "dead-letter":
+            raise BraidError("SCHEMA_VALIDATION_FAILED", errors=text)
+        return text
+
+    async def produce(
+        self, topic: Topic, partition: int, key: bytes, value: bytes, *, ttl_ms: int = 0, attrs: bytes = b"", checked: str = ""
+    ) -> Stored:
+        """Store a record, or make a dead letter of it; durable when this returns."""
+        fault = None if is_open(topic) else await self.fault(topic, value, checked)
+        if fault is not None:
+            return await self.bury(topic, key, value, fault, attrs)
+        stored = await self._broker.append(topic, partition, key, value, ttl_ms=ttl_ms, attrs=attrs)
+        return Stored(topic.name, *stored)
+
+    async def bury(self, topic: Topic, key: bytes, value: bytes, fault: str, attrs: bytes = b"") -> Stored:
+        """Make a dead letter of a record that does not fit."""
+        letters = self._broker.dead_letters
+        timestamp = self._broker.commit.now_ms()
+        partition, offset = await letters.dead_letter(topic.name, key, value, REASON, fault, attrs=attrs)
+        return Stored(letters.topic_name(topic.name), partition, offset, timestamp)
+
+    async def produce_in_transaction(
+        self, transaction_id: str, name: str, partition: int, key: bytes, value: bytes, partitions_of_new: int | None = None
+    ) -> int:
+        """Add a record to a transaction, or the dead letter that it becomes; returns the time."""
+        broker = self._broker
+        topic = broker.topics.get(name)
+        fault = None if topic is None or is_open(topic) else await self.fault(topic, value)
+        if topic is None or fault is None:
+            return await broker.transactions.produce(
+                transaction_id, name, key, value, partition=partition, partitions_of_new=partitions_of_new
+            )
+        letters = broker.dead_letters
+        letter = letters.letter_of(Staged(key or None, value, b"", name, -1), name, -1, -1, REASON, fault)
+        dead = await letters.topic_for(name)
+        return await broker.transactions.produce(transaction_id, dead.name, key, value, attrs=letter.attrs)
+
+    def fits_at_once(self, topic: Topic, value: bytes) -> bool:
+        """Whether a record is known to fit without waiting for anything; False where that takes longer to tell."""
+        schema = self._broker.schemas.ready(topic.properties.get("schema", ""))
+        return schema is not None and len(value) <= limits.SCHEMA_LIGHT_BYTES_MAX and not schema.check(value)
+
+    # --- batches
+
+    async def produce_batch(self, topic: Topic, partition: int, batch: bytes | memoryview) -> StoredBatch:
+        """Store what fits of a batch for a topic that is bound to a schema; durable when this returns."""
+        broker = self._broker
+        if partition < 0:
+            partition = broker.choose_partition(broker.route(topic), b"", -1)
+        log = broker.partition(topic.name, partition, "PARTITION_NOT_FOUND")
+        # What is checked here has to be what readers get later: rows and columns that disagree end it.
+        batch = bytes(hot.stamp_batch(batch, 0, 0, 0))
+        records: list[_Record] = []
+
+        def take(_offset: int, _timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> None:
+            records.append((key, value, attrs))
+
+        hot.decode_records(batch, 0, limits.BATCH_RECORDS_MAX, take)
+        faults = await self._faults(topic, records)
+        head = layout.read_header(batch)
+        known = None
+        if faults and head.producer_id >= 0:
+            known = log.producers.find_duplicate(head.producer_id, head.producer_epoch, head.base_sequence, head.records)
+        if known is not None:
+            return StoredBatch(partition, known[0], known[1], head.records, duplicate=True)
+        for number, fault in faults.items():
+            key, value, attrs = records[number]
+            await self.bury(topic, key or b"", value, fault, attrs)
+        kept = [record for number, record in enumerate(records) if number not in faults]
+        if not faults:
+            staged = broker.stage_batch(topic, partition, batch)
+            await broker.durable(staged.log, staged.base_offset + staged.records)
+            return StoredBatch(partition, staged.base_offset, staged.timestamp, staged.records, staged.duplicate)
+        base_offset, timestamp = log.accumulator.next_offset, broker.commit.now_ms()
+        if kept:
+            staged = broker.stage_batch(topic, partition, _batch_of(kept))
+            base_offset, timestamp = staged.base_offset, staged.timestamp
+        if head.producer_id >= 0:
+            log.producers.record(
+                head.producer_id, head.producer_epoch, head.base_sequence, head.records, base_offset, timestamp
+            )
+        await broker.durable(log, base_offset + len(kept))
+        return StoredBatch(partition, base_offset, timestamp, head.records, duplicate=False)
+
+    async def _faults(self, topic: Topic, records: Sequence[_Record]) -> dict[int, str]:
+        """Why records become dead letters, by their number in the batch; raises where the batch is refused."""
+        schemas = self._broker.schemas
+        schema = await schemas.require(topic.properties["schema"])
+        found = await schemas.faults(schema, [value for _, value, _ in records])
+        faults = {number: ", ".join(errors) for number, errors in found.items()}
+        if faults and topic.properties.get("schema_rule") != "dead-letter":
+            shown = [f"record {number}: {text}" for number, text in list(faults.items())[:_ERRORS_OF_BATCH_MAX]]
+            if len(faults) > len(shown):
+                shown.append(f"and {len(faults) - len(shown)} more records")
+            raise BraidError("SCHEMA_VALIDATION_FAILED", errors="; ".join(shown))
+        return faults
+
+
+def _batch_of(records: Sequence[_Record]) -> bytes:
+    keys, values, attrs = zip(*records, strict=True)
+    return hot.encode_batch(list(keys), list(values), list(attrs) if any(attrs) else None)

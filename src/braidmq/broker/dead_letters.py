@@ -1,0 +1,394 @@
+"""Dead letters: records that nobody could use, kept with their story until somebody looks.
+
+A letter of topic `x` is a record of topic `x.dlq`: key and value as they were, and in its attributes where it came from, why
+it is there, how often it was tried and when. It is an ordinary topic, so anything can read it; what is here adds a list,
+replay and purge. A letter that was replayed or purged is not listed any more.
+
+Letters come from
+
+* `fail`: a consumer could not process a record. It is told when to try again, 1 s later, then 2 s, 4 s ... up to a minute; at
+  the third failure the record becomes a letter. Counts survive a restart.
+* `dead_letter`: a record that was refused on its way in, such as one that does not fit its schema.
+* expiry, for topics with the property `dlq_expired` (`expired_letters.py`), and delayed messages that cannot be delivered.
+
+Replay sends letters to their origin, each once, whatever happens meanwhile: what is on its way in or out is a piece of work
+(`work.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.errors import BraidError
+from braidmq.broker.letter_table import BURIED, Failure
+from braidmq.broker.staging import Staged, read_records
+from braidmq.broker.topics import Topic
+from braidmq.log.attrs import (
+    DEAD_LETTER_TAGS,
+    TAG_ERROR,
+    TAG_FAILURES,
+    TAG_ORIGIN_PLACE,
+    TAG_ORIGIN_TOPIC,
+    TAG_REASON,
+    decode_attrs,
+    encode_attrs,
+    without,
+)
+from braidmq.log.partition import PartitionLog
+from braidmq.log.partition_reads import Cold
+
+if TYPE_CHECKING:
+    from braidmq.broker.broker import Broker
+
+REASONS: Final = ("max_retries_exceeded", "validation_failed", "processing_error", "expired", "manual")
+LIST_DEFAULT: Final = 10
+_PLACE = struct.Struct("<iq")
+_FAILURES = struct.Struct("<Iqq")
+_READ_BYTES: Final = 1 * limits.MIB
+_ERROR_BYTES_MAX: Final = limits.ERROR_TEXT_BYTES_MAX
+_RETRY_MS_MAX: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    id: str
+    partition: int
+    """Of the dead-letter topic, as `offset` is."""
+    offset: int
+    key: bytes | None
+    value: bytes
+    attrs: bytes
+    """What the record had besides, without what makes it a letter."""
+    origin_topic: str
+    origin_partition: int
+    origin_offset: int
+    reason: str
+    error: str
+    attempts: int
+    first_ms: int
+    last_ms: int
+
+    def matches(self, text: str) -> bool:
+        """Whether a filter names it: a part of the reason, the error, the key or the value, in upper or lower case."""
+        wanted = text.lower()
+        raw = wanted.encode()
+        in_words = wanted in self.reason.lower() or wanted in self.error.lower()
+        return in_words or raw in self.value.lower() or raw in (self.key or b"").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What became of a record that could not be processed."""
+
+    attempts: int
+    retry_at_ms: int
+    """When to try again; 0 for a dead letter."""
+
+    @property
+    def dead_lettered(self) -> bool:
+        return self.retry_at_ms == 0
+
+
+class DeadLetters:
+    def __init__(self, broker: Broker, suffix: str, attempts_max: int, retry_ms: int) -> None:
+        self._broker = broker
+        self._suffix = suffix
+        self._attempts_max = attempts_max
+        self._retry_ms = retry_ms
+        self._replaying: dict[str, asyncio.Lock] = {}
+
+    def origin_of(self, topic: str) -> str:
+        """The topic whose letters are meant, also by the name of its dead-letter topic."""
+        return topic.removesuffix(self._suffix) or topic
+
+    def topic_name(self, topic: str) -> str:
+        """Where letters of a topic go; letters of letters stay where they are."""
+        return self.origin_of(topic) + self._suffix
+
+    async def topic_for(self, origin: str) -> Topic:
+        """The topic for letters of `origin`, made where it is missing."""
+        name = self.topic_name(origin)
+        return self._broker.topics.get(name) or await self._broker.create_topic(name, 1, {"ttl_ms": "0"})
+
+    # --- letters come in
+
+    def letter_of(
+        self, record: Staged, topic: str, partition: int, offset: int, reason: str, error: str, attempts: int = 1,
+        first_ms: int | None = None,
+    ) -> Staged:
+        """A record as a letter."""
+        now_ms = self._broker.clock.now_ms()
+        entries = [
+            (TAG_ORIGIN_TOPIC, topic.encode()),
+            (TAG_ORIGIN_PLACE, _PLACE.pack(partition, offset)),
+            (TAG_REASON, reason.encode()),
+            (TAG_ERROR, error.encode("utf-8", "replace")[:_ERROR_BYTES_MAX]),
+            (TAG_FAILURES, _FAILURES.pack(attempts, now_ms if first_ms is None else first_ms, now_ms)),
+        ]
+        kept = decode_attrs(without(record.attrs, DEAD_LETTER_TAGS))
+        return record._replace(attrs=encode_attrs([*entries, *kept]))
+
+    async def dead_letter(
+        self, topic: str, key: bytes, value: bytes, reason: str, error: str, *, attrs: bytes = b""
+    ) -> tuple[int, int]:
+        """Keep a record that never got into its topic; returns partition and offset of the letter once it is durable."""
+        letters = await self.topic_for(topic)
+        letter = self.letter_of(Staged(key or None, value, attrs), topic, -1, -1, reason, error)
+        partition, offset, _ = await self._broker.append(letters, -1, key, value, attrs=letter.attrs)
+        return partition, offset
+
+    async def send(self, origin: str, letters: list[Staged], command: Callable[[int, list[list[Any]]], list[Any]]) -> bool:
+        """Make letters, once: `command` is the decision that uses up what they came from; False when it came too late."""
+        broker, work = self._broker, self._broker.work
+        topic = await self.topic_for(origin)
+        draft = await work.draft()
+        try:
+            targets: dict[int, list[int]] = {}
+            route = broker.route(topic)
+            for letter in letters:
+                ref = draft.add(letter.key, letter.value, letter.attrs)
+                targets.setdefault(broker.choose_partition(route, letter.key or b"", -1), []).append(ref)
+            await draft.written()
+            decided = await work.decide(command(draft.number, [[topic.id, partition, refs] for partition, refs in targets.items()]))
+        except BaseException:
+            work.let_go(draft.number)
+            raise
+        if decided is None:
+            work.let_go(draft.number)
+            return False
+        await work.do(decided)
+        return True
+
+    # --- a consumer could not process a record
+
+    async def fail(self, topic: str, partition: int, offset: int, group: str, reason: str, error: str) -> Failed:
+        """Count a failure: when to try again, or, at the last attempt, that the record is a dead letter now."""
+        broker = self._broker
+        if reason not in REASONS:
+            raise BraidError("INVALID_ARGUMENT", reason=f"reason {reason!r} is not one of {', '.join(REASONS)}")
+        log = broker.partition(topic, partition, "PARTITION_NOT_FOUND")
+        record = await self._record(log, offset)
+        topic_id = broker.topic(topic).id
+        failure: Failure = await broker.work.journal.submit(["fail", topic_id, group, partition, offset, broker.clock.now_ms()])
+        if failure.attempts == BURIED:
+            return Failed(self._attempts_max, 0)
+        if failure.attempts < self._attempts_max:
+            delay_ms = min(self._retry_ms << failure.attempts - 1, _RETRY_MS_MAX)
+            return Failed(failure.attempts, failure.last_ms + delay_ms)
+        letter = self.letter_of(record, topic, partition, offset, reason, error, failure.attempts, failure.first_ms)
+        await self.send(topic, [letter], lambda number, targets: ["bury", number, topic_id, group, partition, offset, targets])
+        return Failed(failure.attempts, 0)
+
+    async def _record(self, log: PartitionLog, offset: int) -> Staged:
+        """A record as it lies in its topic, expired or not."""
+        if not log.log_start <= offset < log.high_watermark:
+            raise BraidError(
+                "OFFSET_OUT_OF_RANGE", offset=offset, topic=log.topic, partition=log.partition, oldest=log.log_start,
+                newest=log.high_watermark,
+            )
+        found = await self.records(log, [offset])
+        return found[offset]
+
+    async def records(self, log: PartitionLog, offsets: list[int]) -> dict[int, Staged]:
+        """Records as they lie in their topic, expired or not."""
+        found: dict[int, Staged] = {}
+
+        def make(offset: int, key: bytes | None, value: bytes, attrs: bytes) -> None:
+            found[offset] = Staged(key, value, attrs)
+
+        await read_records(log, offsets, make, self._broker.warm)
+        return found
+
+    async def _batches(self, log: PartitionLog, offset: int, bytes_max: int) -> bytes:
+        read = log.read_batches(offset, bytes_max)
+        if isinstance(read, Cold):
+            await self._broker.warm(read)
+            read = log.read_batches(max(offset, log.log_start), bytes_max, warmed=True)
+            assert not isinstance(read, Cold)
+        return b"".join(read.slices)
+
+    # --- looking at letters
+
+    async def letters(self, origin: str, most: int = 0, *, matching: str = "") -> list[Letter]:
+        """Letters of a topic that were neither replayed nor purged, the oldest of each partition first."""
+        found: list[Letter] = []
+        async for letter in self._all(origin):
+            if not matching or letter.matches(matching):
+                found.append(letter)
+                if len(found) >= (most if most > 0 else LIST_DEFAULT):
+                    break
+        return found
+
+    async def _all(self, origin: str) -> AsyncIterator[Letter]:
+        topic = self._broker.topics.get(self.topic_name(origin))
+        if topic is None:
+            return
+        table = self._broker.work.table.letters
+        for partition in range(topic.partitions):
+            log = self._broker.log_of(topic, partition)
+            offset = table.first_from(topic.id, partition, log.log_start)
+            while offset < log.high_watermark:
+                data = await self._batches(log, offset, _READ_BYTES)
+                records, following = hot.decode_records(data, offset, limits.BATCH_RECORDS_MAX, _as_staged)
+                for at, record in records:
+                    if not table.is_gone(topic.id, partition, at):
+                        yield _letter(self.origin_of(origin), partition, at, record)
+                offset = table.first_from(topic.id, partition, max(following, log.log_start))
+
+    async def _one(self, origin: str, partition: int, offset: int) -> Letter | None:
+        topic = self._broker.topics.get(self.topic_name(origin))
+        if topic is None or not 0 <= partition < topic.partitions:
+            return None
+        log = self._broker.log_of(topic, partition)
+        gone = self._broker.work.table.letters.is_gone(topic.id, partition, offset)
+        if gone or not log.log_start <= offset < log.high_watermark:
+            return None
+        records, _ = hot.decode_records(await self._batches(log, offset, 1), offset, 1, _as_staged)
+        there = records and records[0][0] == offset
+        return _letter(self.origin_of(origin), partition, offset, records[0][1]) if there else None
+
+    # --- replay
+
+    async def replay_id(self, origin: str, letter_id: str) -> None:
+        """Send the letter with this id back to its origin; MESSAGE_NOT_FOUND when there is none."""
+        offset = _offset_in(letter_id)
+        topic = self._broker.topics.get(self.topic_name(origin))
+        async with self._lock(origin):
+            for partition in range(topic.partitions if topic is not None else 0):
+                letter = await self._one(origin, partition, offset)
+                if letter is not None and letter.id == letter_id and await self._replay(origin, [letter], alone=True):
+                    return
+        raise BraidError("MESSAGE_NOT_FOUND", id=letter_id)
+
+    async def replay_offset(self, origin: str, offset: int, partition: int = 0) -> None:
+        """Send the letter at an offset of the dead-letter topic back to its origin."""
+        async with self._lock(origin):
+            letter = await self._one(origin, partition, offset)
+            if letter is None or not await self._replay(origin, [letter], alone=True):
+                raise BraidError("MESSAGE_NOT_FOUND", id=f"offset {offset}")
+
+    async def replay_matching(self, origin: str, matching: str = "", most: int = 0) -> int:
+        """Send letters that match, or all of them, back to their origin; returns how many. `most` of 0 is no limit."""
+        count = 0
+        async with self._lock(origin):
+            # What fails again meanwhile is a new letter; it is not sent round and round.
+            topic = self._broker.topics.get(self.topic_name(origin))
+            ends = [self._broker.log_of(topic, n).high_watermark for n in range(topic.partitions)] if topic is not None else []
+            chosen: list[Letter] = []
+            size = 0
+            async for letter in self._all(origin):
+                if letter.offset >= ends[letter.partition] or (matching and not letter.matches(matching)):
+                    continue
+                chosen.append(letter)
+                size += len(letter.value)
+                full = most and count + len(chosen) >= most
+                if full or len(chosen) >= limits.DELIVERY_RECORDS_MAX or size >= limits.DELIVERY_BYTES_TARGET:
+                    count += await self._replay(origin, chosen)
+                    chosen, size = [], 0
+                if full:
+                    break
+            if chosen:
+                count += await self._replay(origin, chosen)
+        return count
+
+    async def _replay(self, origin: str, letters: list[Letter], *, alone: bool = False) -> int:
+        """Send letters back to where they came from, once; returns how many.
+
+        That is the topic whose dead letters they are. What a letter says of itself may have been written by anyone. A
+        letter that still does not fit its topic's schema stays; one that was asked for `alone` is refused with the reason.
+        """
+        broker, work = self._broker, self._broker.work
+        topic = await broker.auto_create(self.origin_of(origin))
+        letters = [letter for letter in letters if await self._fits(topic, letter, alone)]
+        if not letters:
+            return 0
+        dead = broker.topic(self.topic_name(origin))
+        draft = await work.draft()
+        rows = []
+        try:
+            for letter in letters:
+                asked = letter.origin_partition if letter.origin_partition < topic.partitions else -1
+                partition = broker.choose_partition(broker.route(topic), letter.key or b"", asked)
+                ref = draft.add(letter.key, letter.value, letter.attrs)
+                rows.append([letter.partition, letter.offset, topic.id, partition, ref])
+            await draft.written()
+            decided = await work.decide(["replay", draft.number, dead.id, rows])
+        except BaseException:
+            work.let_go(draft.number)
+            raise
+        if decided is None:
+            work.let_go(draft.number)
+            return 0
+        await work.do(decided)
+        return sum(len(target.refs) for target in decided.targets)
+
+    async def _fits(self, topic: Topic, letter: Letter, alone: bool) -> bool:
+        try:
+            fault = await self._broker.admission.fault(topic, letter.value)
+        except BraidError as refused:
+            if alone or refused.code != "SCHEMA_VALIDATION_FAILED":
+                raise
+            return False
+        if fault is not None and alone:
+            raise BraidError("SCHEMA_VALIDATION_FAILED", errors=fault)
+        return fault is None
+
+    def _lock(self, origin: str) -> asyncio.Lock:
+        return self._replaying.setdefault(self.origin_of(origin), asyncio.Lock())
+
+    # --- purge
+
+    async def purge(self, origin: str) -> int:
+        """Let every letter there is now go; returns how many offsets that were. What they took on disk is given back."""
+        topic = self._broker.topics.get(self.topic_name(origin))
+        count = 0
+        if topic is None:
+            return count
+        table = self._broker.work.table.letters
+        for partition in range(topic.partitions):
+            log = self._broker.log_of(topic, partition)
+            first, end = table.first_from(topic.id, partition, log.log_start), log.high_watermark
+            if first >= end:
+                continue
+            await self._broker.work.journal.submit(["purge", topic.id, partition, end])
+            count += end - first
+            for segment in log.let_go_below(end):
+                await self._broker.beside(segment.remove)
+        return count
+
+
+def _as_staged(offset: int, _timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> tuple[int, Staged]:
+    return offset, Staged(key, value, attrs)
+
+
+def _letter(origin: str, partition: int, offset: int, record: Staged) -> Letter:
+    """A record of a dead-letter topic as a letter; one that somebody wrote there by hand is a letter too."""
+    found = dict(decode_attrs(record.attrs))
+    origin_partition, origin_offset = _unpacked(_PLACE, found.get(TAG_ORIGIN_PLACE), (-1, -1))
+    attempts, first_ms, last_ms = _unpacked(_FAILURES, found.get(TAG_FAILURES), (0, 0, 0))
+    topic, reason, error = (
+        found.get(tag, missing).decode("utf-8", "replace")
+        for tag, missing in ((TAG_ORIGIN_TOPIC, origin.encode()), (TAG_REASON, b"manual"), (TAG_ERROR, b""))
+    )
+    attrs = without(record.attrs, DEAD_LETTER_TAGS)
+    # Offsets tell the letters of a partition apart; where there are several, so must the rest of the id.
+    nanoseconds = last_ms * 1_000_000 + partition
+    return Letter(
+        f"{origin}-{offset}-{nanoseconds}", partition, offset, record.key, record.value, attrs, topic, origin_partition,
+        origin_offset, reason, error, attempts, first_ms, last_ms,
+    )
+
+
+def _unpacked(form: struct.Struct, data: bytes | None, missing: tuple[int, ...]) -> tuple[int, ...]:
+    return form.unpack(data) if data is not None and len(data) == form.size else missing
+
+
+def _offset_in(letter_id: str) -> int:
+    parts = letter_id.rsplit("-", 2)
+    return int(parts[1]) if len(parts) == 3 and parts[1].isascii() and parts[1].isdigit() and len(parts[1]) <= 19 else -1

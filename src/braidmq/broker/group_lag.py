@@ -1,0 +1,149 @@
+"""How far groups are behind: in records, and in time.
+
+The lag of a partition is the number of records from the committed offset (0 without one) to the end. In time it is the age
+of the oldest record that was not read and still exists, by its timestamp; a group that has read everything is 0 behind.
+
+All groups together are looked at in one go, a few at a time, so that the loop serves others in between. What would wait for
+the disk is read beside the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from braidmq.base.clock import Clock
+from braidmq.base.errors import BraidError
+from braidmq.broker.topics import Topic
+from braidmq.log.partition import PartitionLog
+from braidmq.log.time_lookup import timestamp_at
+
+_STEPS: Final = 500
+
+LogOf = Callable[[Topic, int], PartitionLog]
+OffLoop = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs something that may block beside the loop."""
+
+logger = logging.getLogger("braidmq.groups")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    partition: int
+    committed: int
+    """0 when the group has not committed here."""
+    latest: int
+    """The next offset to be written."""
+    records: int
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    topic: str
+    group: str
+    partitions: tuple[PartitionLag, ...]
+    """Every partition of the topic."""
+
+    @property
+    def records(self) -> int:
+        return sum(lag.records for lag in self.partitions)
+
+    @property
+    def ms(self) -> int:
+        return max((lag.ms for lag in self.partitions), default=0)
+
+
+class LagReader:
+    def __init__(self, log_of: LogOf, is_live: Callable[[Topic], bool], clock: Clock, off_loop: OffLoop) -> None:
+        self._log_of = log_of
+        self._is_live = is_live
+        self._clock = clock
+        self._off_loop = off_loop
+
+    async def partition(self, topic: Topic, partition: int, committed: int) -> PartitionLag:
+        """The lag of one partition; damage in the log is an error."""
+        log = self._log_of(topic, partition)
+        if committed >= log.high_watermark:
+            return self._lag(log, committed, None)
+        found = await self._timestamp(log, committed)
+        return self._lag(log, committed, None if found is None else found[0])
+
+    async def groups(self, groups: Collection[tuple[Topic, str, Mapping[int, int]]]) -> list[GroupLag]:
+        """The lag of each group, given as topic, name and committed offsets; those of topics that go meanwhile are left out."""
+        places: list[tuple[Topic, str, list[tuple[PartitionLog, int]]]] = []
+        wanted: dict[PartitionLog, set[int]] = {}
+        pace = _Pace()
+        for topic, group, offsets in groups:
+            await pace.step(topic.partitions)
+            if not self._is_live(topic):
+                # Others were served in between, and nobody may open the log of a topic that is gone.
+                continue
+            rows = [(self._log_of(topic, number), offsets.get(number, 0)) for number in range(topic.partitions)]
+            for log, committed in rows:
+                if committed < log.high_watermark:
+                    wanted.setdefault(log, set()).add(committed)
+            places.append((topic, group, rows))
+        stamps = {log: await self._timestamps(log, sorted(offsets), pace) for log, offsets in wanted.items()}
+        lags: list[GroupLag] = []
+        unread: dict[int, int] = {}
+        for topic, group, rows in places:
+            await pace.step(topic.partitions)
+            if self._is_live(topic):
+                partitions = (self._lag(log, committed, stamps.get(log, unread).get(committed)) for log, committed in rows)
+                lags.append(GroupLag(topic.name, group, tuple(partitions)))
+        return lags
+
+    def _lag(self, log: PartitionLog, committed: int, stamp: int | None) -> PartitionLag:
+        latest = log.high_watermark
+        if committed >= latest:
+            return PartitionLag(log.partition, committed, latest, 0, 0)
+        age_ms = 0 if stamp is None else max(0, self._clock.now_ms() - stamp)
+        return PartitionLag(log.partition, committed, latest, latest - committed, age_ms)
+
+    async def _timestamps(self, log: PartitionLog, offsets: list[int], pace: _Pace) -> dict[int, int]:
+        """The timestamps at these offsets, as far as they can be told. Going up, neighbours are found in the same batch."""
+        stamps: dict[int, int] = {}
+        stamp, until = 0, -1
+        for offset in offsets:
+            if offset >= until:
+                await pace.step()
+                try:
+                    found = await self._timestamp(log, offset)
+                except BraidError as damage:
+                    # One bad batch must not hide the lag of all groups; whoever asks for this partition alone is told.
+                    logger.warning("the age of %s/%d at offset %d is unknown: %s", log.topic, log.partition, offset, damage)
+                    found = None
+                if found is None:
+                    continue
+                stamp, until = found
+            stamps[offset] = stamp
+        return stamps
+
+    async def _timestamp(self, log: PartitionLog, offset: int) -> tuple[int, int] | None:
+        """The timestamp at `offset`, or of what retention has left behind it, and up to where; None when nothing is left."""
+        for warmed in (False, False, True):
+            offset = max(offset, log.log_start)
+            if offset >= log.high_watermark or not log.segments:
+                return None
+            found = timestamp_at(log, offset, warmed=warmed)
+            if isinstance(found, tuple):
+                return found
+            await self._off_loop(found.warm_up)
+        raise AssertionError("a read that may wait always answers")
+
+
+class _Pace:
+    """Lets the loop serve others every so many steps."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    async def step(self, steps: int = 1) -> None:
+        self._steps += steps
+        if self._steps >= _STEPS:
+            self._steps = 0
+            await asyncio.sleep(0)

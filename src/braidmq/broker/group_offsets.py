@@ -1,0 +1,165 @@
+"""The committed offsets of all groups, as a state machine: what is known is what the commands in the offsets journal say.
+
+A group belongs to a topic, so the same name on two topics is two groups. A committed offset is the next one to read; it is
+stored as given and may go back. One command can move many offsets, all or none of them; with the number of a transaction
+it moves them once, however often it is submitted.
+
+The machine also counts the generations of group members that were set aside for use, so that none is ever given out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from braidmq.base import limits
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+class GroupOffsets:
+    def __init__(self, transactions_remembered: int = limits.GROUP_TRANSACTIONS_REMEMBERED) -> None:
+        self._groups: dict[tuple[int, str], dict[int, int]] = {}
+        self._topics: dict[str, set[int]] = {}
+        """For each name, the topics that have a group of it."""
+        self._names: dict[int, set[str]] = {}
+        """For each topic, the names of its groups."""
+        self._transactions: dict[int, None] = {}
+        """Applied, in order."""
+        self._transactions_remembered = transactions_remembered
+        self.generations = 0
+        """Generations up to this one may have been given out."""
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def has(self, topic_id: int, group: str) -> bool:
+        return (topic_id, group) in self._groups
+
+    def topics_of(self, group: str) -> set[int]:
+        return self._topics.get(group, set())
+
+    def all(self) -> Iterable[tuple[int, str]]:
+        return self._groups.keys()
+
+    def offsets(self, topic_id: int, group: str) -> Mapping[int, int]:
+        """Partition to offset, of those that were committed."""
+        return self._groups.get((topic_id, group), _NOTHING)
+
+    def committed(self, topic_id: int, group: str, partition: int) -> int | None:
+        return self.offsets(topic_id, group).get(partition)
+
+    # --- commands
+
+    @staticmethod
+    def commit(topic_id: int, group: str, partition: int, offset: int) -> list[Any]:
+        return ["commit", topic_id, group, partition, offset]
+
+    @staticmethod
+    def commit_many(offsets: Iterable[tuple[int, str, int, int]], transaction: int | None = None) -> list[Any]:
+        """`offsets` are (topic id, group, partition, offset)."""
+        return ["commit_many", [list(row) for row in offsets], transaction]
+
+    @staticmethod
+    def delete(topic_id: int | None, group: str) -> list[Any]:
+        """None stands for every topic that has the group."""
+        return ["delete", topic_id, group]
+
+    @staticmethod
+    def forget_topic(topic_id: int) -> list[Any]:
+        return ["forget_topic", topic_id]
+
+    @staticmethod
+    def reserve_generations(count: int) -> list[Any]:
+        return ["reserve_generations", count]
+
+    def apply(self, command: list[Any]) -> Any:
+        """Carry out one command.
+
+        `commit_many` returns whether it was applied (False for a transaction that was applied before), `delete` the topics
+        that had the group, `reserve_generations` the first of them.
+        """
+        match command:
+            case ["commit", int(topic_id), str(group), int(partition), int(offset)]:
+                self._set(topic_id, group, partition, offset)
+            case ["commit_many", list(rows), transaction]:
+                return self._commit_many(rows, transaction)
+            case ["delete", int(topic_id), str(group)]:
+                return [topic_id] if self._remove(topic_id, group) else []
+            case ["delete", None, str(group)]:
+                gone = sorted(self.topics_of(group))
+                for topic_id in gone:
+                    self._remove(topic_id, group)
+                return gone
+            case ["forget_topic", int(topic_id)]:
+                for group in list(self._names.get(topic_id, ())):
+                    self._remove(topic_id, group)
+            case ["reserve_generations", int(count)]:
+                self.generations += count
+                return self.generations - count + 1
+            case _:
+                raise AssertionError(f"unknown group command {command[:1]}")
+        return None
+
+    def _commit_many(self, rows: list[list[Any]], transaction: int | None) -> bool:
+        if transaction is not None:
+            if transaction in self._transactions:
+                return False
+            self._transactions[transaction] = None
+            if len(self._transactions) > self._transactions_remembered:
+                del self._transactions[next(iter(self._transactions))]
+        for topic_id, group, partition, offset in rows:
+            self._set(topic_id, group, partition, offset)
+        return True
+
+    def _set(self, topic_id: int, group: str, partition: int, offset: int) -> None:
+        offsets = self._groups.get((topic_id, group))
+        if offsets is None:
+            offsets = self._groups[topic_id, group] = {}
+            self._topics.setdefault(group, set()).add(topic_id)
+            self._names.setdefault(topic_id, set()).add(group)
+        offsets[partition] = offset
+
+    def _remove(self, topic_id: int, group: str) -> bool:
+        if self._groups.pop((topic_id, group), None) is None:
+            return False
+        _discard(self._topics, group, topic_id)
+        _discard(self._names, topic_id, group)
+        return True
+
+    def keep_topics(self, is_live: Callable[[int], bool]) -> None:
+        """Drop groups of topics that are gone: a crash may have come between the deletion of a topic and of its groups.
+
+        Ids are never used again, so every start comes to the same result and no command is needed.
+        """
+        for topic_id in [known for known in self._names if not is_live(known)]:
+            self.apply(self.forget_topic(topic_id))
+
+    # --- snapshots
+
+    def snapshot(self) -> Any:
+        return {
+            "groups": [[topic_id, group, list(offsets.items())] for (topic_id, group), offsets in self._groups.items()],
+            "transactions": list(self._transactions),
+            "generations": self.generations,
+        }
+
+    def restore(self, document: Any) -> None:
+        if isinstance(document, list):
+            # Version 0.1 kept nothing but the offsets.
+            document = {"groups": document, "transactions": [], "generations": 0}
+        for topic_id, group, offsets in document["groups"]:
+            for partition, offset in offsets:
+                self._set(topic_id, group, partition, offset)
+        self._transactions = dict.fromkeys(document["transactions"])
+        self.generations = document["generations"]
+
+
+def _discard(index: dict[_Key, set[_Value]], key: _Key, value: _Value) -> None:
+    values = index[key]
+    values.discard(value)
+    if not values:
+        del index[key]

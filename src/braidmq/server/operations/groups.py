@@ -1,0 +1,112 @@
+"""Consumer groups: offsets, lag, administration, and members that share partitions."""
+
+from __future__ import annotations
+
+from braidmq.broker.groups import GroupInfo
+from braidmq.server.operations.calling import Answer, Caller, note, respond
+from braidmq.wire import flymq
+from braidmq.wire.flymq import TopicPartition
+
+# --- published clients
+
+
+def subscribe(caller: Caller, request: flymq.Subscribe) -> Answer:
+    broker = caller.broker
+    offset = broker.subscribe(request.topic, request.group, request.partition, request.mode, caller, caller.address)
+    if request.group:
+        caller.remember_membership(broker.topic(request.topic).id, request.group)
+    return respond(caller, request, flymq.Offset(offset))
+
+
+async def commit(caller: Caller, request: flymq.Commit) -> Answer:
+    await caller.broker.commit_offset(request.topic, request.group, request.partition, request.offset)
+    return respond(caller, request, flymq.Ok())
+
+
+def get_offset(caller: Caller, request: flymq.GetOffset) -> Answer:
+    offset = caller.broker.coordinator.committed(request.topic, request.group, request.partition)
+    return respond(caller, request, flymq.Offset(offset))
+
+
+async def reset_offset(caller: Caller, request: flymq.ResetOffset) -> Answer:
+    changes = await caller.broker.coordinator.reset(
+        request.topic, request.group, request.partition, request.mode, request.offset or 0
+    )
+    for change in changes:
+        note(
+            caller, "offset.reset", f"{request.topic}:{request.group}", request.mode, partition=str(change.partition),
+            before=str(change.before), after=str(change.after),
+        )  # fmt: skip
+    return respond(caller, request, flymq.Ok())
+
+
+def list_groups(caller: Caller, request: flymq.ListGroups) -> Answer:
+    return respond(caller, request, flymq.Groups(tuple(map(_info, caller.broker.coordinator.list_groups()))))
+
+
+def describe_group(caller: Caller, request: flymq.DescribeGroup) -> Answer:
+    coordinator = caller.broker.coordinator
+    if not request.group_only:
+        return respond(caller, request, _info(coordinator.describe(request.topic, request.group)))
+    found = [coordinator.describe(topic, request.group) for topic in coordinator.topics_of(request.group)]
+    members = tuple(dict.fromkeys(member for info in found for member in info.members))
+    states = {info.state for info in found}
+    state = next(state for state in ("rebalancing", "active", "empty") if state in states)
+    topics = tuple(info.topic for info in found)
+    return respond(caller, request, flymq.GroupDetail(request.group, state, members, topics, ""))
+
+
+def _info(found: GroupInfo) -> flymq.GroupInfo:
+    offsets = tuple(flymq.GroupOffset(partition, offset) for partition, offset in found.offsets)
+    return flymq.GroupInfo(found.topic, found.group, len(found.members), offsets)
+
+
+async def get_lag(caller: Caller, request: flymq.GetLag) -> Answer:
+    lag = await caller.broker.coordinator.lag(request.topic, request.group, request.partition)
+    return respond(caller, request, flymq.Lag(lag.committed, lag.committed, lag.latest, lag.records))
+
+
+async def group_lag(caller: Caller, request: flymq.GroupLag) -> Answer:
+    lag = await caller.broker.coordinator.group_lag(request.topic, request.group)
+    rows = (flymq.PartitionLag(each.partition, each.committed, each.latest, each.records, each.ms) for each in lag.partitions)
+    return respond(caller, request, flymq.PartitionLags(tuple(rows)))
+
+
+async def delete_group(caller: Caller, request: flymq.DeleteGroup) -> Answer:
+    for topic in await caller.broker.coordinator.delete(request.topic, request.group):
+        note(caller, "group.delete", f"{topic}:{request.group}", "delete")
+    return respond(caller, request, flymq.Ok())
+
+
+async def seek_to_timestamp(caller: Caller, request: flymq.SeekToTimestamp) -> Answer:
+    offset = await caller.broker.coordinator.seek(request.topic, request.group, request.partition, request.timestamp)
+    return respond(caller, request, flymq.Offset(offset))
+
+
+# --- members that share partitions
+
+
+async def group_join(caller: Caller, request: flymq.GroupJoin) -> Answer:
+    joined = await caller.broker.coordinator.members.join(
+        request.group, request.member, request.topics, request.strategy, request.session_timeout_ms, caller, caller.address
+    )
+    share = tuple(
+        TopicPartition(topic, partition) for topic, partitions in sorted(joined.assignment.items()) for partition in partitions
+    )
+    return respond(caller, request, flymq.GroupAssignment(joined.member, joined.generation, share))
+
+
+def group_heartbeat(caller: Caller, request: flymq.GroupHeartbeat) -> Answer:
+    beat = caller.broker.coordinator.members.heartbeat(request.group, request.member, request.generation, caller)
+    return respond(caller, request, flymq.HeartbeatReply(beat.generation, beat.rebalance))
+
+
+def group_leave(caller: Caller, request: flymq.GroupLeave) -> Answer:
+    caller.broker.coordinator.members.leave(request.group, request.member)
+    return respond(caller, request, flymq.Ok())
+
+
+async def group_commit(caller: Caller, request: flymq.GroupCommit) -> Answer:
+    offsets = [(place.topic, place.partition, place.offset) for place in request.offsets]
+    await caller.broker.coordinator.commit(request.group, request.member, request.generation, offsets)
+    return respond(caller, request, flymq.Ok())

@@ -1,0 +1,117 @@
+"""Reading: one record, rows, and whole batches. What goes to the socket are slices of the log."""
+
+from __future__ import annotations
+
+import struct
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.errors import BraidError
+from braidmq.log.partition import PartitionLog
+from braidmq.log.partition_reads import Batches, Cold, Rows
+from braidmq.server.operations.calling import Answer, Caller, Outcome
+from braidmq.wire import flymq
+from braidmq.wire.flymq import Dialect
+from braidmq.wire.flymq.frames import encode_header
+
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_V126_FETCH = struct.Struct(">IQ")
+
+
+def consume(caller: Caller, request: flymq.Consume) -> Outcome:
+    log = caller.broker.partition(request.topic, request.partition)
+    _check_readable(request, log)
+    rows = log.read_rows(request.offset, 1, limits.FETCH_BYTES_TARGET)
+    if isinstance(rows, Cold):
+        return _consume_cold(caller, request, log, rows)
+    return _consumed(caller, request, log, rows)
+
+
+async def _consume_cold(caller: Caller, request: flymq.Consume, log: PartitionLog, cold: Cold) -> Answer:
+    rows = await caller.broker.finish_rows(log, cold, request.offset, 1, limits.FETCH_BYTES_TARGET)
+    # Retention, or the end of the topic, may have come first.
+    if log.removed:
+        raise BraidError("TOPIC_NOT_FOUND", topic=request.topic)
+    _check_readable(request, log)
+    return _consumed(caller, request, log, rows)
+
+
+def _check_readable(request: flymq.Consume, log: PartitionLog) -> None:
+    if request.offset >= log.high_watermark:
+        raise BraidError("EOF", offset=request.offset, topic=request.topic, partition=request.partition)
+    if request.offset < log.log_start:
+        raise BraidError(
+            "OFFSET_OUT_OF_RANGE", offset=request.offset, topic=request.topic, partition=request.partition,
+            oldest=log.log_start, newest=log.high_watermark,
+        )
+
+
+def _consumed(caller: Caller, request: flymq.Consume, log: PartitionLog, rows: Rows) -> Answer:
+    # A stored row is the answer with the offset behind it.
+    row = caller.broker.row_at(log, rows, request.offset)
+    return [encode_header(request.op, len(row) - 8), row[:-8]]
+
+
+def fetch(caller: Caller, request: flymq.Fetch) -> Outcome:
+    log = caller.broker.partition(request.topic, request.partition, "PARTITION_NOT_FOUND")
+    records_max = request.max_messages if request.max_messages > 0 else limits.FETCH_RECORDS_DEFAULT
+    offset = max(request.offset, log.log_start)
+    if request.filter:
+        return _fetch_filtered(caller, request, log, offset, records_max)
+    rows = log.read_rows(offset, records_max, limits.FETCH_BYTES_TARGET)
+    if isinstance(rows, Cold):
+        return _fetch_cold(caller, request, log, rows, offset, records_max)
+    return _fetched(caller, request, rows)
+
+
+async def _fetch_cold(
+    caller: Caller, request: flymq.Fetch, log: PartitionLog, cold: Cold, offset: int, records_max: int
+) -> Answer:
+    return _fetched(caller, request, await caller.broker.finish_rows(log, cold, offset, records_max, limits.FETCH_BYTES_TARGET))
+
+
+async def _fetch_filtered(caller: Caller, request: flymq.Fetch, log: PartitionLog, offset: int, records_max: int) -> Answer:
+    return _fetched(caller, request, await caller.broker.filtered(log, offset, records_max, request.filter))
+
+
+def _fetched(caller: Caller, request: flymq.Fetch, rows: Rows) -> Answer:
+    head = encode_header(request.op, 12 + rows.size)
+    if caller.dialect is Dialect.V126:
+        items = hot.reorder_rows(rows.slices, rows.size)
+        return [head + _V126_FETCH.pack(rows.count, rows.next_offset), items]
+    # The stored rows are the items of a documented answer: what goes to the socket are slices of the log.
+    return [head + _U32.pack(rows.count), *rows.slices, _U64.pack(rows.next_offset)]
+
+
+def fetch_batches(caller: Caller, request: flymq.FetchBatches) -> Outcome:
+    log = caller.broker.partition(request.topic, request.partition, "PARTITION_NOT_FOUND")
+    if not log.log_start <= request.offset <= log.high_watermark:
+        raise BraidError(
+            "OFFSET_OUT_OF_RANGE", offset=request.offset, topic=request.topic, partition=request.partition,
+            oldest=log.log_start, newest=log.high_watermark,
+        )
+    bytes_max = min(max(request.max_bytes, 1), limits.FETCH_BYTES_TARGET)
+    bytes_min = max(1, min(request.min_bytes, bytes_max))
+    read = log.read_batches(request.offset, bytes_max)
+    if isinstance(read, Cold) or (read.size < bytes_min and request.max_wait_ms):
+        return _fetch_batches_later(caller, request, log, bytes_max, bytes_min)
+    return _fetched_batches(caller, request, log, read)
+
+
+async def _fetch_batches_later(
+    caller: Caller, request: flymq.FetchBatches, log: PartitionLog, bytes_max: int, bytes_min: int
+) -> Answer:
+    wait_s = min(request.max_wait_ms / 1000, limits.LONG_POLL_SECONDS_MAX)
+    read = await caller.broker.read_batches(log, request.offset, bytes_max, bytes_min, wait_s)
+    if log.removed:
+        raise BraidError("TOPIC_NOT_FOUND", topic=request.topic)
+    return _fetched_batches(caller, request, log, read)
+
+
+def _fetched_batches(caller: Caller, request: flymq.FetchBatches, log: PartitionLog, read: Batches) -> Answer:
+    empty = flymq.FetchedBatches(request.topic, request.partition, log.high_watermark, log.log_start, b"")
+    body = flymq.encode_response(request.op, empty, caller.dialect)
+    # The empty answer's last field is the length of the batches; announce the real one and send slices behind it.
+    head = encode_header(request.op, len(body) - flymq.HEADER_BYTES + read.size) + body[flymq.HEADER_BYTES : -4]
+    return [head + _U32.pack(read.size), *read.slices]

@@ -1,0 +1,45 @@
+"""Topics: making, deleting, listing and describing them, and their properties."""
+
+from __future__ import annotations
+
+from braidmq.server.operations.calling import Answer, Caller, note, respond
+from braidmq.wire import flymq
+
+
+async def create_topic(caller: Caller, request: flymq.CreateTopic) -> Answer:
+    broker = caller.broker
+    known = broker.topics.get(request.topic)
+    topic = await broker.create_topic(request.topic, request.partitions, request.properties)
+    if known is None:
+        note(caller, "topic.create", topic.name, "create", partitions=str(topic.partitions))
+    return respond(caller, request, flymq.Ok())
+
+
+async def delete_topic(caller: Caller, request: flymq.DeleteTopic) -> Answer:
+    if await caller.broker.delete_topic(request.topic):
+        note(caller, "topic.delete", request.topic, "delete")
+    return respond(caller, request, flymq.Ok())
+
+
+def list_topics(caller: Caller, request: flymq.ListTopics) -> Answer:
+    """Those that the caller may read."""
+    authorizer = caller.broker.security.authorizer
+    names = caller.broker.topic_names()
+    return respond(caller, request, flymq.TopicList(tuple(authorizer.visible(caller.principal, names))))
+
+
+def metadata(caller: Caller, request: flymq.Metadata) -> Answer:
+    topic = caller.broker.topic(request.topic)
+    partitions = []
+    for number in range(topic.partitions):
+        log = caller.broker.log_of(topic, number)
+        partitions.append(flymq.PartitionMetadata(number, 0, log.log_start, log.high_watermark))
+    return respond(caller, request, flymq.TopicMetadata(request.topic, tuple(partitions)))
+
+
+async def topic_config(caller: Caller, request: flymq.TopicConfig) -> Answer:
+    asked = dict(request.properties)
+    topic = await caller.broker.configure_topic(request.topic, asked)
+    if asked:
+        note(caller, "config.change", topic.name, "configure topic", "success", **asked)
+    return respond(caller, request, flymq.TopicProperties(tuple(sorted(topic.properties.items()))))

@@ -1,0 +1,53 @@
+"""Transactions: records and offsets that appear together or not at all."""
+
+from __future__ import annotations
+
+from braidmq.server.authorization import owner_of, owner_text
+from braidmq.server.operations.calling import Answer, Caller, note, partitions_of_new, respond
+from braidmq.wire import flymq
+
+
+async def txn_begin(caller: Caller, request: flymq.TxnBegin) -> Answer:
+    transaction = await caller.broker.transactions.begin(
+        caller, user=owner_text(caller.principal), name=request.transactional_id,
+        timeout_s=request.timeout_ms / 1000 if request.timeout_ms else None,
+    )  # fmt: skip
+    note(caller, "txn.begin", transaction.id, "begin")
+    return respond(caller, request, flymq.TxnDone(transaction.id))
+
+
+async def txn_commit(caller: Caller, request: flymq.TxnCommit) -> Answer:
+    await caller.broker.transactions.commit(request.id)
+    note(caller, "txn.commit", request.id, "commit")
+    return respond(caller, request, flymq.TxnDone(request.id))
+
+
+async def txn_rollback(caller: Caller, request: flymq.TxnRollback) -> Answer:
+    await caller.broker.transactions.abort(request.id)
+    note(caller, "txn.abort", request.id, "abort")
+    return respond(caller, request, flymq.TxnDone(request.id))
+
+
+async def txn_produce(caller: Caller, request: flymq.TxnProduce) -> Answer:
+    timestamp = await caller.broker.admission.produce_in_transaction(
+        request.id, request.topic, request.partition, request.key, request.data, partitions_of_new(caller)
+    )
+    # It has no offset yet; published clients are told partition 0 where nobody asked for another.
+    answer = flymq.RecordMetadata(
+        request.topic, max(request.partition, 0), 0, timestamp, len(request.key) or -1, len(request.data)
+    )
+    return respond(caller, request, answer)
+
+
+def txn_offsets(caller: Caller, request: flymq.TxnOffsets) -> Answer:
+    places = [(place.topic, place.partition, place.offset) for place in request.offsets]
+    caller.broker.transactions.add_offsets(request.id, request.group, places)
+    return respond(caller, request, flymq.Ok())
+
+
+def txn_list(caller: Caller, request: flymq.TxnList) -> Answer:
+    rows = (
+        flymq.Transaction(each.id, owner_of(each.user).name, each.state, each.started_ms, len(each.records))
+        for each in caller.broker.transactions.open_transactions()
+    )
+    return respond(caller, request, flymq.Transactions(tuple(rows)))

@@ -1,0 +1,130 @@
+"""The cluster as clients see it, 50 to 53, and our own TOPIC_CONFIG.
+
+CLUSTER_METADATA is not in the documents: only published clients ask for it, to learn how many partitions a topic has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from braidmq.wire.flymq.answers import OK
+from braidmq.wire.flymq.layout import BOOL, PAIR, STR, TRAILING_STR, U32, U64, Layout, Many, OnlyV126, WireType, asked
+from braidmq.wire.flymq.opcodes import Op
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterJoin:
+    op: ClassVar[Op] = Op.CLUSTER_JOIN
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLeave:
+    op: ClassVar[Op] = Op.CLUSTER_LEAVE
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    op: ClassVar[Op] = Op.CLUSTER_STATUS
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    op: ClassVar[Op] = Op.CLUSTER_METADATA
+    topic: str = ""
+    """Empty means all."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Set some properties of a topic; with none given, only read them."""
+
+    op: ClassVar[Op] = Op.TOPIC_CONFIG
+    topic: str
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+ClusterRequest = ClusterJoin | ClusterLeave | ClusterStatus | ClusterMetadata | TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    id: str
+    client_address: str
+    cluster_address: str
+    status: str
+    leader: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    cluster: str
+    node: str
+    leader: str
+    role: str
+    nodes: tuple[ClusterNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPartition:
+    partition: int
+    leader: str
+    leader_address: str
+    """Clients connect to it."""
+    epoch: int
+    state: str
+    replicas: tuple[str, ...]
+    in_sync: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTopic:
+    topic: str
+    partitions: tuple[ClusterPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTopics:
+    cluster: str
+    topics: tuple[ClusterTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProperties:
+    """All properties of a topic after the request."""
+
+    properties: tuple[tuple[str, str], ...]
+
+
+ClusterResponse = ClusterState | ClusterTopics | TopicProperties
+
+_NODE: Final = Layout(ClusterNode, id=STR, client_address=STR, cluster_address=STR, status=STR, leader=BOOL)
+_PARTITION: Final = Layout(
+    ClusterPartition,
+    partition=U32,
+    leader=STR,
+    leader_address=STR,
+    epoch=U64,
+    state=STR,
+    replicas=Many(STR),
+    in_sync=Many(STR),
+)
+
+REQUESTS: Final[dict[int, WireType[Any]]] = {
+    Op.CLUSTER_JOIN: Layout(ClusterJoin, peer=STR),
+    Op.CLUSTER_LEAVE: Layout(ClusterLeave),
+    Op.CLUSTER_STATUS: Layout(ClusterStatus),
+    Op.CLUSTER_METADATA: OnlyV126(Layout(ClusterMetadata, topic=TRAILING_STR)),
+    Op.TOPIC_CONFIG: Layout(TopicConfig, topic=STR, properties=asked(PAIR)),
+}
+
+RESPONSES: Final[dict[int, WireType[Any]]] = {
+    Op.CLUSTER_JOIN: OK,
+    Op.CLUSTER_LEAVE: OK,
+    Op.CLUSTER_STATUS: Layout(ClusterState, cluster=STR, node=STR, leader=STR, role=STR, nodes=Many(_NODE)),
+    Op.CLUSTER_METADATA: Layout(
+        ClusterTopics, cluster=STR, topics=Many(Layout(ClusterTopic, topic=STR, partitions=Many(_PARTITION)))
+    ),
+    Op.TOPIC_CONFIG: Layout(TopicProperties, properties=Many(PAIR)),
+}

@@ -1,0 +1,111 @@
+"""Transactions, 40 to 43, and our own TXN_OFFSETS and TXN_LIST.
+
+What a transaction needs beyond the published fields is our own addition behind them: a name that fences an earlier instance of the
+same producer, a time-out, and key and partition of a record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from braidmq.wire.flymq.answers import OK, RECORD_METADATA
+from braidmq.wire.flymq.layout import BOOL, BYTES, I32, I64, STR, U32, Extended, Layout, Many, WireType, asked
+from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.flymq.places import TOPIC_OFFSET, TopicOffset
+
+
+@dataclass(frozen=True, slots=True)
+class TxnBegin:
+    op: ClassVar[Op] = Op.TXN_BEGIN
+    transactional_id: str = ""
+    """Beginning under a name ends what an earlier producer of that name began."""
+    timeout_ms: int = 0
+    """0 leaves it to the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class TxnCommit:
+    op: ClassVar[Op] = Op.TXN_COMMIT
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TxnRollback:
+    op: ClassVar[Op] = Op.TXN_ROLLBACK
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TxnProduce:
+    op: ClassVar[Op] = Op.TXN_PRODUCE
+    id: str
+    topic: str
+    data: bytes
+    key: bytes = b""
+    partition: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsets:
+    """Commit a group's offsets with the transaction, or not at all."""
+
+    op: ClassVar[Op] = Op.TXN_OFFSETS
+    id: str
+    group: str
+    offsets: tuple[TopicOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TxnList:
+    op: ClassVar[Op] = Op.TXN_LIST
+
+
+TransactionRequest = TxnBegin | TxnCommit | TxnRollback | TxnProduce | TxnOffsets | TxnList
+
+
+@dataclass(frozen=True, slots=True)
+class TxnDone:
+    """A transaction was begun, committed or rolled back; failures are ERROR frames."""
+
+    id: str
+    success: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    id: str
+    owner: str
+    state: str
+    started_ms: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    transactions: tuple[Transaction, ...]
+
+
+TransactionResponse = TxnDone | Transactions
+
+_DONE: Final = Layout(TxnDone, id=STR, success=BOOL)
+
+REQUESTS: Final[dict[int, WireType[Any]]] = {
+    Op.TXN_BEGIN: Extended(TxnBegin, {"transactional_id": STR, "timeout_ms": U32}),
+    Op.TXN_COMMIT: Layout(TxnCommit, id=STR),
+    Op.TXN_ROLLBACK: Layout(TxnRollback, id=STR),
+    Op.TXN_PRODUCE: Extended(TxnProduce, {"key": BYTES, "partition": I32}, id=STR, topic=STR, data=BYTES),
+    Op.TXN_OFFSETS: Layout(TxnOffsets, id=STR, group=STR, offsets=asked(TOPIC_OFFSET)),
+    Op.TXN_LIST: Layout(TxnList),
+}
+
+RESPONSES: Final[dict[int, WireType[Any]]] = {
+    Op.TXN_BEGIN: _DONE,
+    Op.TXN_COMMIT: _DONE,
+    Op.TXN_ROLLBACK: _DONE,
+    Op.TXN_PRODUCE: RECORD_METADATA,
+    Op.TXN_OFFSETS: OK,
+    Op.TXN_LIST: Layout(
+        Transactions, transactions=Many(Layout(Transaction, id=STR, owner=STR, state=STR, started_ms=I64, records=U32))
+    ),
+}

@@ -1,0 +1,72 @@
+"""BraidMQ's own operations and additions, as values beside the bytes that the protocol page promises."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from braidmq.wire import flymq
+from braidmq.wire.flymq import Op, Request, Response
+
+
+class Own(NamedTuple):
+    request: Request
+    request_hex: str
+    """The payload, both in hexadecimal with `.` between fields."""
+    response: Response
+    response_hex: str
+
+
+_PLACE = "000000016b" "." "00000002"
+"""Key `k`, partition 2."""
+_META = "000174" "." "00000002" "." "0000000000000000" "." "0000000000000009" "." "00000001" "." "00000001"
+_RECORD = flymq.RecordMetadata("t", 2, 0, 9, 1, 1)
+_OK = "01.00024f4b"
+_OFFSETS = (flymq.TopicOffset("t", 1, 7),)
+_OFFSETS_HEX = "00000001" "." "000174" "." "00000001" "." "0000000000000007"
+_FILTER = flymq.AuditFilter(1, 2, ("x",), "u", "r", "s", "q", 3, 4)
+_FILTER_HEX = (
+    "0000000000000001.0000000000000002" "." "00000001.000178" "." "000175.000172.000173.000171" "." "00000003.00000004"
+)
+_EVENT = flymq.AuditEvent("i", 5, "t", "u", "c", "r", "a", "s", "n", (("k", "v"),))
+_EVENT_HEX = "000169.0000000000000005.000174.000175.000163.000172.000161.000173.00016e.00000001.00016b.000176"
+
+OWN = [
+    Own(flymq.ProduceBatch("t", 2, b"abc"), "000174.00000002.00000003616263",
+        flymq.BatchProduced("t", 2, 7, 9, 3, True), "000174.00000002.0000000000000007.0000000000000009.00000003.01"),
+    Own(flymq.FetchBatches("t", 2, 7, 8, 1, 5), "000174.00000002.0000000000000007.00000008.00000001.00000005",
+        flymq.FetchedBatches("t", 2, 9, 4, b"abc"), "000174.00000002.0000000000000009.0000000000000004.00000003616263"),
+    Own(flymq.TxnOffsets("x", "g", _OFFSETS), "000178.000167." + _OFFSETS_HEX, flymq.Ok(), _OK),
+    Own(flymq.RegisterSchema("s", "avro", b"{}", "full"), "000173.046176726f.000000027b7d.0466756c6c",
+        flymq.SchemaRegistered("s", "avro", 2), "000173.046176726f.00000002"),
+    Own(flymq.ProduceWithSchema("t", "s", b"v", b"k", 2), "000174.000173.0000000176." + _PLACE, _RECORD, _META),
+    Own(flymq.ReplayDlq("t", filter="f", all=True, max=9), "000174.0000.000166.01.00000009",
+        flymq.DlqReplayed(count=5), _OK + ".00000005"),
+    Own(flymq.ProduceDelayed("t", b"v", 300, b"k", 2), "000174.0000000176.000000000000012c." + _PLACE,
+        flymq.Delayed("t", 2, 0, 9, 1, 1, "d"), _META + ".000164"),
+    Own(flymq.ProduceWithTtl("t", b"v", 300, b"k", 2), "000174.0000000176.000000000000012c." + _PLACE, _RECORD, _META),
+    Own(flymq.TxnBegin("me", 500), "00026d65.000001f4", flymq.TxnDone("x"), "000178.01"),
+    Own(flymq.TxnProduce("x", "t", b"v", b"k", 2), "000178.000174.0000000176." + _PLACE, _RECORD, _META),
+    Own(flymq.GroupJoin("g", "", ("t", "u"), "range", 500), "000167.0000.00000002.000174.000175.000572616e6765.000001f4",
+        flymq.GroupAssignment("m", 3, (flymq.TopicPartition("t", 1),)), "00016d.00000003.00000001.000174.00000001"),
+    Own(flymq.GroupHeartbeat("g", "m", 3), "000167.00016d.00000003", flymq.HeartbeatReply(4, True), "00000004.01"),
+    Own(flymq.GroupLeave("g", "m"), "000167.00016d", flymq.Ok(), _OK),
+    Own(flymq.GroupCommit("g", "m", 3, _OFFSETS), "000167.00016d.00000003." + _OFFSETS_HEX, flymq.Ok(), _OK),
+    Own(flymq.GroupLag("t", "g"), "000174.000167",
+        flymq.PartitionLags((flymq.PartitionLag(1, 2, 6, 4, 1500),)),
+        "00000001.00000001.0000000000000002.0000000000000006.0000000000000004.00000000000005dc"),
+    Own(flymq.DlqFail("t", 1, 7, "g", "r", "e"), "000174.00000001.0000000000000007.000167.000172.000165",
+        flymq.FailureRecorded(False, 2, 9), "00.00000002.0000000000000009"),
+    Own(flymq.TopicConfig("t", (("k", "v"),)), "000174.00000001.00016b.000176",
+        flymq.TopicProperties((("k", "v"), ("l", ""))), "00000002.00016b.000176.00016c.0000"),
+    Own(flymq.DelayedList("t", 10), "000174.0000000a",
+        flymq.DelayedMessages((flymq.DelayedMessage("d", "t", 9, 5),)), "00000001.000164.000174.0000000000000009.00000005"),
+    Own(flymq.TxnList(), "", flymq.Transactions((flymq.Transaction("x", "o", "s", 9, 5),)),
+        "00000001.000178.00016f.000173.0000000000000009.00000005"),
+    Own(flymq.AuditQuery(_FILTER), _FILTER_HEX,
+        flymq.AuditEvents((_EVENT,), 8, True), f"00000001.0000002a.{_EVENT_HEX}.00000008.01"),
+    Own(flymq.AuditExport(_FILTER, "csv"), f"0000002b.{_FILTER_HEX}.0003637376",
+        flymq.AuditDocument(b"ID", "csv"), "0003637376.000000024944"),
+]  # fmt: skip
+
+OWN_REQUESTS: list[Request] = [own.request for own in OWN]
+OWN_RESPONSES: list[tuple[Op, Response]] = [(own.request.op, own.response) for own in OWN]
