@@ -74,8 +74,8 @@ def scratch_directory(root: Path) -> Iterator[Path]:
 def touch_memory(root: Path, size_bytes: int) -> None:
     """Write and delete a file of that size (at most a quarter of the free memory).
 
-    A virtual machine may have given free memory back to its host and then pays for every page at first touch, ten times
-    what the write itself costs. Whoever ran first after a pause would look slow.
+    Writing to a new file was seen to be several times slower after a pause than right after another large write, probably
+    because a virtual machine's host has to provide the memory again. Whoever ran first would look slow.
     """
     available = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
     left = min(size_bytes, int(available.split()[1]) * 1024 // 4)

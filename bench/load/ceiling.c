@@ -33,8 +33,8 @@ enum {
     EVENTS_MAX = 128,
 };
 
-/* The file begins again here: a benchmark is not to fill the disk. A run rarely gets so far, which is as well: pages that a
- * truncation has just freed are cheaper to write to than the fresh ones a growing log needs. */
+/* The file begins again here: a benchmark is not to fill the disk. It is this large
+ * so that a run does not get there: a file begun again every gigabyte gave twice the rate, and a broker's log only grows. */
 static const off_t LOG_BYTES_MAX = (off_t)8 << 30;
 
 struct client {

@@ -26,8 +26,7 @@ class Relay:
         self._guard = threading.Lock()
         self.seen: list[int] = []
         """Opcodes of all requests that came."""
-        self.swallow_answers = False
-        """Whether requests still reach the broker but their answers get lost."""
+        self._mute: set[socket.socket] = set()
 
     @property
     def address(self) -> str:
@@ -48,6 +47,11 @@ class Relay:
         for pair in self._pairs:
             for end in pair:
                 end.close()
+
+    def lose_answers(self) -> None:
+        """From now on what comes over the present connections still reaches the broker, but its answers get lost."""
+        with self._guard:
+            self._mute.update(client for client, _ in self._pairs)
 
     def cut(self) -> None:
         """Break every connection there is now."""
@@ -99,7 +103,7 @@ class Relay:
         def handle(frame: Frame) -> None:
             with writing:
                 owed.popleft()
-                if not self.swallow_answers:
+                if client not in self._mute:
                     client.sendall(encode_frame(frame.op, frame.payload, frame.flags))
                 _give_own(client, owed)
 

@@ -76,13 +76,12 @@ def test_a_loss_with_unknown_outcome_is_reported_not_repeated(server: str, topic
         client.create_topic(topic, 1)
         with client.producer(linger_ms=0) as producer:
             producer.send(topic, b"known").result(10)
-            relay.swallow_answers = True
+            relay.lose_answers()
             unknown = producer.send(topic, b"unknown")
             with sync.connect(server) as direct:
                 deadline = time.monotonic() + 10
                 while direct.metadata(topic).records < 2 and time.monotonic() < deadline:
                     time.sleep(0.005)
-            relay.swallow_answers = False
             relay.cut()
             with pytest.raises(BraidError, match="CONNECTION_LOST"):
                 unknown.result(10)
@@ -94,13 +93,12 @@ def test_a_loss_is_repeated_when_duplicates_are_fine(server: str, topic: str) ->
         client.create_topic(topic, 1)
         with client.producer(linger_ms=0, retries_may_duplicate=True) as producer:
             producer.send(topic, b"known").result(10)
-            relay.swallow_answers = True
+            relay.lose_answers()
             repeated = producer.send(topic, b"twice")
             with sync.connect(server) as direct:
                 deadline = time.monotonic() + 10
                 while direct.metadata(topic).records < 2 and time.monotonic() < deadline:
                     time.sleep(0.005)
-            relay.swallow_answers = False
             relay.cut()
             assert repeated.result(10).offset == 2
         assert [record.value for record in client.fetch(topic, 0, 1).records] == [b"twice", b"twice"]

@@ -92,7 +92,7 @@ def test_a_single_produce_is_not_repeated(server: str, topic: str) -> None:
         with Relay(server) as relay:
             async with connect(relay.address) as client:
                 await client.create_topic(topic, 1)
-                relay.swallow_answers = True
+                relay.lose_answers()
                 lost = asyncio.create_task(client.produce(topic, b"x"))
                 async with connect(server) as direct:
                     while (await direct.metadata(topic)).records < 1:  # noqa: ASYNC110  (the broker has no event to wait for)

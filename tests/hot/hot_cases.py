@@ -73,7 +73,7 @@ def random_log(rng: random.Random, hot: ModuleType, batches: int, base_offset: i
             values = [rng.randbytes(rng.choice((0, 1, 9, 100, 700))) for _ in range(records)]
             keys = [rng.choice((None, b"", b"key", rng.randbytes(20))) for _ in range(records)]
             attrs = [rng.choice((b"", b"\x03\0\0\0abc")) for _ in range(records)] if rng.random() < 0.3 else None
-            producer = {"producer_id": 5, "producer_epoch": 1, "base_sequence": offset} if rng.random() < 0.3 else {}
+            producer = {"producer_id": 5, "producer_epoch": 1, "base_sequence": offset % 1000} if rng.random() < 0.3 else {}
             log += stored_batch(hot, offset, values, keys=keys, attrs=attrs, timestamp=1_000 + rng.randrange(5_000), **producer)
         offset += records
     return bytes(log)

@@ -5,6 +5,7 @@ It shares the codec with the server, but nothing of its sessions; where bytes ma
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import socket
 import ssl
@@ -183,5 +184,11 @@ def rss_bytes(pid: int) -> int:
     raise AssertionError("the kernel does not tell the memory of a process")
 
 
-def open_descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+def open_sockets(pid: int) -> int:
+    """How many sockets a process has open."""
+    count = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        # One may be closed between being listed and being looked at.
+        with contextlib.suppress(FileNotFoundError):
+            count += str(descriptor.readlink()).startswith("socket:")
+    return count

@@ -5,12 +5,22 @@ from __future__ import annotations
 import time
 
 import pytest
-from flymq_peer import NAMES, V126, Peer, batch, new_topic, records_of, until, untimed
+from flymq_peer import NAMES, V126, Peer, batch, new_topic, open_sockets, records_of, until, untimed
 from running_broker import RunningBroker, StartBroker
 
 from braidmq.base import limits
 from braidmq.hot import layout
-from braidmq.wire.flymq import BatchProduced, DeleteTopic, ErrorReply, FetchBatches, Metadata, Ok, Produce, ProduceBatch, RecordMetadata
+from braidmq.wire.flymq import (
+    BatchProduced,
+    DeleteTopic,
+    ErrorReply,
+    FetchBatches,
+    Metadata,
+    Ok,
+    Produce,
+    ProduceBatch,
+    RecordMetadata,
+)
 
 LONG_MS = 15_000
 """Longer than any test may take: a wait that is not cut short is a failure, not a delay."""
@@ -41,8 +51,8 @@ def test_a_batch_is_stored_as_it_came(peer: Peer) -> None:
 def test_batches_and_records_pipelined_share_the_offsets(peer: Peer) -> None:
     topic = peer.create(new_topic())
     requests = [
-        ProduceBatch(topic, 0, batch(*[b"%d" % number] * (number % 4 + 1))) if number % 3 else Produce(topic, b"", b"%d" % number, 0)
-        for number in range(300)
+        ProduceBatch(topic, 0, batch(*[b"%d" % n] * (n % 4 + 1))) if n % 3 else Produce(topic, b"", b"%d" % n, 0)
+        for n in range(300)
     ]
     following = 0
     for request, reply in zip(requests, peer.ask_all(*requests), strict=True):
@@ -109,8 +119,9 @@ def test_a_batch_repeated_after_a_restart_is_stored_once(start_broker: StartBrok
     broker.restart()
     with Peer(broker.address) as peer:
         again = peer.ask_all(*requests)
-        assert [(reply.base_offset, reply.timestamp) for reply in again] == [(reply.base_offset, reply.timestamp) for reply in first]
-        assert all(reply.duplicate for reply in again)
+        for original, repeated in zip(first, again, strict=True):
+            assert repeated.duplicate
+            assert (repeated.base_offset, repeated.timestamp) == (original.base_offset, original.timestamp)
         old = peer.ask(ProduceBatch("t", 0, batch(b"x", producer=9, epoch=2, sequence=3)))
         assert isinstance(old, ErrorReply) and old.text.startswith("FENCED_PRODUCER: ")
         assert peer.ask(ProduceBatch("t", 0, batch(b"3", producer=9, epoch=3, sequence=3))).base_offset == 3
@@ -260,11 +271,9 @@ def test_a_long_poll_holds_back_what_was_pipelined_behind_it(standing: RunningBr
 
 
 def test_a_connection_that_goes_away_in_a_long_poll_is_forgotten(compiled_broker: RunningBroker) -> None:
-    from flymq_peer import open_descriptors
-
     with Peer(compiled_broker.address) as peer:
         topic = peer.create(new_topic())
-        before = open_descriptors(compiled_broker.pid)
+        before = open_sockets(compiled_broker.pid)
         polls = [Peer(compiled_broker.address) for _ in range(40)]
         for number, poll in enumerate(polls):
             poll.send(poll.encode(FetchBatches(topic, 0, 0, 100, 1, LONG_MS)))
@@ -274,7 +283,7 @@ def test_a_connection_that_goes_away_in_a_long_poll_is_forgotten(compiled_broker
                 poll.close()
         # A record wakes the ones that only hung up; nobody is left to answer.
         peer.produce(topic, b"wake")
-        until(lambda: open_descriptors(compiled_broker.pid) <= before + 2, "the connections are gone")
+        until(lambda: open_sockets(compiled_broker.pid) <= before + 2, "the connections are gone")
         assert peer.fetch_all(topic)[0].value == b"wake"
 
 

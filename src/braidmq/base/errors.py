@@ -54,7 +54,7 @@ _ROWS: Final = (
     ErrorSpec("UNKNOWN_OPCODE", "unknown opcode: {opcode}", 400, 8, "This broker does not know the operation; check the client's version."),
     ErrorSpec("MALFORMED_PAYLOAD", "invalid binary format: {reason}", 400, 8, "The client encoded a request wrongly; see the protocol page."),
     ErrorSpec("MALFORMED_FRAME", "not a FlyMQ frame: {reason}", 400, 8, "Something else than FlyMQ speaks on this port; the connection is closed."),
-    ErrorSpec("FRAME_TOO_LARGE", "payload of {size} bytes is over the limit of {limit}", 413, 3, "Split the request; the connection is closed."),
+    ErrorSpec("FRAME_TOO_LARGE", "payload of {size} bytes is over the limit of {limit}", 413, 3, "Send less in one request."),
     ErrorSpec("RECORD_TOO_LARGE", "a record of {size} bytes is over the limit of {limit}", 413, 3, "Split the value, or store it elsewhere."),
     ErrorSpec("UNSUPPORTED_COMPRESSION", "unsupported compression: {name}", 415, 8, "Send the request with gzip or uncompressed."),
     ErrorSpec("INVALID_BATCH", "invalid batch: {reason}", 400, 8, "The client built a batch wrongly; see the batch format page."),

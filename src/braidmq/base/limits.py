@@ -68,7 +68,7 @@ WRITE_BUFFER_BYTES_LOW: Final = 1 * MIB
 LISTEN_BACKLOG: Final = 4096
 """asyncio's default of 100 makes a burst of connects time out."""
 STOP_SECONDS_MAX: Final = 5.0
-"""A stop waits this long for running requests, then closes the connections."""
+"""A stop ends within this: half of it for running requests, then connections are closed and the log is synced."""
 
 # --- disk
 SYNC_FILES_ONE_BY_ONE_MAX: Final = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -26,13 +26,15 @@ from braidmq.broker.names import INTERNAL_PREFIX, check_group, check_topic
 from braidmq.broker.record_filter import compile_filter
 from braidmq.broker.store import LogStore
 from braidmq.broker.topics import Topic, TopicTable, check_properties
-from braidmq.log.commit import GroupCommit, ThreadSyncer
+from braidmq.log.commit import GroupCommit, SyncJob, ThreadSyncer
 from braidmq.log.level import Level
 from braidmq.log.partition import Batches, Cold, LogSettings, PartitionLog, Rows
 
 _Read = TypeVar("_Read", Rows, Batches)
 _JOURNAL_SEGMENT_BYTES: Final = 16 * limits.MIB
 _FILTER_STEP_RECORDS: Final = 2000
+_OPENED_PER_RETENTION: Final = 500
+"""Unused partitions opened for retention at a time, so that a look never holds up the loop for long."""
 
 logger = logging.getLogger("braidmq.broker")
 
@@ -77,7 +79,9 @@ class Broker:
         self.groups = GroupTable()
         self.routes = hot.RouteTable()
         """Topics that any client may produce to with no further question."""
-        self._internal_settings = LogSettings(
+        # Topics are always synced: one of level `fsync` on a broker of level `os` must not vanish with its records.
+        self._metadata_settings = LogSettings(Level.FSYNC, _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0)
+        self._offsets_settings = LogSettings(
             max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0
         )
         self._disk = disk
@@ -85,6 +89,8 @@ class Broker:
         self._offsets: Journal
         self._housekeeping: list[asyncio.Task[None]] = []
         self._deletions: set[asyncio.Task[bool]] = set()
+        self._polls: set[asyncio.Event] = set()
+        self._stopping = False
 
     # --- start and stop
 
@@ -95,10 +101,12 @@ class Broker:
             await self._loop.run_in_executor(self._io, self._recover)
         except BaseException:
             self.store.abandon()
+            self.commit.close()
+            self._io.shutdown()
             raise
         self._housekeeping = [
             asyncio.create_task(self._every(self.settings.checkpoint_interval_s, self.checkpoint)),
-            asyncio.create_task(self._every(self.settings.retention_interval_s, self._apply_retention)),
+            asyncio.create_task(self._every(self.settings.retention_interval_s, self.apply_retention)),
         ]
         report = self.store.report
         logger.info(
@@ -109,8 +117,8 @@ class Broker:
 
     def _recover(self) -> None:
         store = self.store
-        self._metadata = Journal(self._disk, store.internal("metadata", self._internal_settings), self.commit, self.topics)
-        self._offsets = Journal(self._disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
+        self._metadata = Journal(self._disk, store.internal("metadata", self._metadata_settings), self.commit, self.topics)
+        self._offsets = Journal(self._disk, store.internal("offsets", self._offsets_settings), self.commit, self.groups)
         self._metadata.replay()
         self._offsets.replay()
         store.remove_leftovers(lambda topic_id: self.topics.by_id(topic_id) is not None, self.topics.next_id)
@@ -129,20 +137,24 @@ class Broker:
         self.commit.flush()
         # Acks of the last cycles are posted to the loop before the syncer ends, so they go out before we go on.
         await self._loop.run_in_executor(None, self.commit.close)
-        self._metadata.save_snapshot()
-        self._offsets.save_snapshot()
-        files = self.store.unsynced_files()
-        await self._loop.run_in_executor(self._io, self._disk.sync_files, files)
-        self.store.close()
+        changed = self.store.changed_since_checkpoint()
+        job = SyncJob(self.store.unsynced_files(), set(), lambda _: None)
+        await self._loop.run_in_executor(self._io, job.run, self._disk)
+        self._fail_unsynced(changed, job)
+        if any(log.failure is not None for log in self.store.open_partitions()):
+            logger.error("the disk failed: the next start will check the log")
+            self.store.abandon()
+        else:
+            self._metadata.save_snapshot()
+            self._offsets.save_snapshot()
+            self.store.close()
         self._io.shutdown()
 
-    async def _every(self, interval_s: float, action: Callable[[], asyncio.Future[None] | object]) -> None:
+    async def _every(self, interval_s: float, action: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                outcome = action()
-                if asyncio.iscoroutine(outcome):
-                    await outcome
+                await action()
             except OSError as fault:
                 logger.error("housekeeping failed: %s", fault)
 
@@ -151,13 +163,28 @@ class Broker:
         for journal in (self._metadata, self._offsets):
             if journal.snapshot_due:
                 journal.save_snapshot()
-        if self.store.changed_since_checkpoint():
-            files = self.store.unsynced_files()
+        changed = self.store.changed_since_checkpoint()
+        if changed:
+            job = SyncJob(self.store.unsynced_files(), set(), lambda _: None)
             checkpoint = self.store.checkpoint()
-            await self._loop.run_in_executor(self._io, self.store.save, checkpoint, files)
+            await self._loop.run_in_executor(self._io, self.store.save, checkpoint, job)
+            self._fail_unsynced(changed, job)
 
-    def _apply_retention(self) -> None:
-        self.store.apply_retention(self._clock.now_ms())
+    def _fail_unsynced(self, logs: list[PartitionLog], job: SyncJob) -> None:
+        """Partitions below level `fsync` learn only here that their disk fails."""
+        for log in logs:
+            fault = next((job.failed[file] for file in log.unsynced_files() if file in job.failed), None)
+            if fault is not None and log.failure is None:
+                _log_failure(log, log.fail(f"sync failed: {fault}"))
+
+    async def apply_retention(self) -> None:
+        """Let go of what topics need not keep, also of those that nobody has used since the start."""
+        for topic_id, partition in self.store.unopened()[:_OPENED_PER_RETENTION]:
+            topic = self.topics.by_id(topic_id)
+            if topic is not None:
+                self._log(topic, partition)
+        for segment in self.store.apply_retention(self._clock.now_ms()):
+            await self._loop.run_in_executor(self._io, segment.remove)
 
     # --- topics
 
@@ -206,8 +233,9 @@ class Broker:
         if gone is None:
             return False
         self.routes.remove(name.encode())
-        self.store.remove_topic(gone.id, gone.partitions)
+        self.store.retire_topic(gone.id, gone.partitions)
         await self._offsets.submit(self.groups.forget_topic(gone.id))
+        await self._loop.run_in_executor(self._io, self.store.remove_topic_files, gone.id)
         return True
 
     def topic_names(self) -> list[str]:
@@ -330,20 +358,28 @@ class Broker:
             left = deadline - self._loop.time()
             # More that does not fit any more is no reason to wait: the answer cannot grow.
             full = read.size > 0 and read.next_offset < log.high_watermark
-            if read.size >= bytes_min or full or left <= 0 or log.removed:
+            if read.size >= bytes_min or full or left <= 0 or log.removed or self._stopping:
                 return read
             await self._tail_moved(log, left)
             offset = max(offset, log.log_start)
 
     async def _tail_moved(self, log: PartitionLog, timeout_s: float) -> None:
-        moved: asyncio.Future[None] = self._loop.create_future()
-        log.watch_tail(moved, lambda: None if moved.done() else moved.set_result(None))
-        timer = self._loop.call_later(timeout_s, lambda: None if moved.done() else moved.set_result(None))
+        moved = asyncio.Event()
+        log.watch_tail(moved, moved.set)
+        self._polls.add(moved)
+        timer = self._loop.call_later(timeout_s, moved.set)
         try:
-            await moved
+            await moved.wait()
         finally:
             timer.cancel()
+            self._polls.discard(moved)
             log.unwatch_tail(moved)
+
+    def end_polls(self) -> None:
+        """Let every long poll answer now with what it has: the broker is about to stop."""
+        self._stopping = True
+        for poll in self._polls:
+            poll.set()
 
     async def filtered(self, log: PartitionLog, offset: int, records_max: int, text: str) -> Rows:
         """Rows that match a filter; `next_offset` is after the last record looked at."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
 from braidmq import hot
@@ -104,7 +105,8 @@ class Journal:
                     logger.debug("a refused command was replayed")
             if following == self._applied:
                 raise BraidError(
-                    "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied, reason="commands are missing from the journal"
+                    "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied,
+                    reason="commands are missing from the journal",
                 )
             replayed += len(payloads)
             self._applied = following
@@ -117,7 +119,7 @@ class Journal:
             path = f"{self._log.directory}/{name}"
             head, _, body = self._disk.read_file(path).partition(b"\n")
             if head != b"%08x" % hot.crc32c(body):
-                logger.warning("snapshot is damaged, trying the one before", extra={"path": path})
+                logger.warning("snapshot %s is damaged, trying the one before", path)
                 continue
             document = json.loads(body.decode("utf-8", "surrogatepass"))
             self._machine.restore(document["state"])
@@ -148,7 +150,10 @@ class Journal:
                 self._disk.remove_file(f"{directory}/{name}")
         log = self._log
         segments = log.segments
-        log.drop_segments([s for s, following in zip(segments, segments[1:], strict=False) if following.base_offset <= previous])
+        replaced = [segment for segment, following in pairwise(segments) if following.base_offset <= previous]
+        log.drop_segments(replaced)
+        for segment in replaced:
+            segment.remove()
 
 
 def _settle(answer: asyncio.Future[Any], result: Any = None, error: BraidError | None = None) -> None:

@@ -21,8 +21,10 @@ from typing import Final
 from braidmq.base.disk import AppendFile, Disk, Lock
 from braidmq.base.errors import BraidError
 from braidmq.log.checkpoint import Checkpoint, PartitionCheckpoint
+from braidmq.log.commit import SyncJob
 from braidmq.log.partition import LogSettings, PartitionLog
 from braidmq.log.recovery import RecoveryReport, open_clean, recover
+from braidmq.log.segment import Segment
 
 _FORMAT: Final = 1
 
@@ -124,16 +126,24 @@ class LogStore:
                 found = self._disk.list_directory(f"{self.data_dir}/topics/{name}")
                 yield int(name), sorted(int(partition) for partition in found if partition.isdecimal())
 
-    def remove_topic(self, topic_id: int, partitions: int) -> None:
-        """Remove every file of a topic that is deleted."""
+    def retire_topic(self, topic_id: int, partitions: int) -> None:
+        """Stop serving a topic that is deleted."""
         for partition in range(partitions):
             name = f"topics/{topic_id}/{partition}"
             log = self._open.pop(name, None)
             if log is not None:
-                log.remove()
+                log.retire()
             self._known.pop(name, None)
             self._saved.pop(name, None)
+
+    def remove_topic_files(self, topic_id: int) -> None:
+        """Remove every file of a retired topic. Blocks: call it off the loop."""
         self._disk.remove_tree(f"{self.data_dir}/topics/{topic_id}")
+
+    def unopened(self) -> list[tuple[int, int]]:
+        """(topic id, partition) of partitions that hold records and were not used since the start."""
+        names = (name.split("/") for name in self._known if name.startswith("topics/") and name not in self._open)
+        return [(int(topic_id), int(partition)) for _, topic_id, partition in names]
 
     def remove_leftovers(self, is_live: Callable[[int], bool], next_id: int) -> None:
         """Remove directories of topics deleted just before a crash; keep those that nothing explains, out of the way."""
@@ -184,25 +194,29 @@ class LogStore:
                 self._known.pop(name, None)
         return Checkpoint(dict(self._known))
 
-    def save(self, checkpoint: Checkpoint, files: set[AppendFile]) -> None:
-        """Sync, then write the checkpoint. Blocks: call it off the loop."""
+    def save(self, checkpoint: Checkpoint, job: SyncJob) -> None:
+        """Sync, then write the checkpoint unless something failed. Blocks: call it off the loop."""
+        job.run(self._disk)
         try:
-            self._disk.sync_files(files)
-            self._save(checkpoint)
+            if not job.failed:
+                self._save(checkpoint)
+                return
         except OSError:
-            # Nothing counts as saved, so that the next checkpoint and the stop sync these files again.
             self._saved.clear()
             raise
+        # Nothing counts as saved, so that the next checkpoint looks at these partitions again.
+        self._saved.clear()
 
     def _save(self, checkpoint: Checkpoint) -> None:
         checkpoint.save(self._disk, f"{self.data_dir}/checkpoint")
 
     # --- retention
 
-    def apply_retention(self, now_ms: int) -> int:
-        """Let go of segments past their topic's limits; returns how many."""
-        count = 0
+    def apply_retention(self, now_ms: int) -> list[Segment]:
+        """Let go of segments past their topic's limits; returns them, for their files to be removed off the loop."""
+        dropped: list[Segment] = []
         for name, log in list(self._open.items()):
+            log.forget_maps()
             if not name.startswith("topics/") or log.failure is not None:
                 continue
             log.roll_if_old(now_ms)
@@ -210,8 +224,8 @@ class LogStore:
             if expired:
                 logger.info("retention removes %d segments of %s/%d", len(expired), log.topic, log.partition)
                 log.drop_segments(expired)
-                count += len(expired)
-        return count
+                dropped += expired
+        return dropped
 
     def open_partitions(self) -> list[PartitionLog]:
         return list(self._open.values())

@@ -43,7 +43,7 @@ def register(commands: Subparsers) -> None:
     add_output_option(verify)
     verify.set_defaults(run=run_verify)
 
-    about = "Write the indexes of closed segments anew."
+    about = "Write the indexes of all segments anew."
     rebuild = group.add_parser("rebuild-index", help=about, description=f"{about} Refuses while a broker uses the directory.")
     rebuild.add_argument("path", metavar="DATA_DIR", help=_PATH_HELP)
     rebuild.add_argument("--dry-run", action="store_true", help="say which indexes would be written, and write none")

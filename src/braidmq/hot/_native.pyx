@@ -187,7 +187,11 @@ cdef enum:
     FLAGS_OPAQUE = 0x0003
     FLAGS_SPECIAL = 0x0047
     SMALL_SLICE = 4096
-    POOL_SLABS = 64
+    POOL_SLABS = 4096
+    POOL_BYTES = 67108864
+    SLAB_BYTES = 8192
+    SLAB_RECORDS = 64
+    SLAB_BYTES_KEPT = 4194304
     IN_NEED_MORE = 0
     IN_OTHER_FRAME = 1
     IN_FULL = 2
@@ -286,9 +290,10 @@ cdef struct Slab:
     Py_ssize_t columns_capacity
 
 # Slabs are lent to accumulators between the first row and the write, so a thousand quiet partitions hold none and busy
-# ones share a few that stay warm in the cache.
+# ones share a few that stay warm in the cache. They begin small and grow, and the pool is bounded by its bytes.
 cdef Slab pool[POOL_SLABS]
 cdef int pool_size = 0
+cdef Py_ssize_t pool_bytes = 0
 
 
 cdef class Accumulator:
@@ -325,26 +330,29 @@ cdef class Accumulator:
         return self.rows_size
 
     cdef int borrow(self) except -1:
-        global pool_size
+        global pool_size, pool_bytes
         if pool_size > 0:
             pool_size -= 1
             self.slab = pool[pool_size]
+            pool_bytes -= self.slab.rows_capacity
         else:
-            self.slab.rows = <uint8_t*>malloc(65536)
-            self.slab.rows_capacity = 65536
-            self.slab.columns = <uint32_t*>malloc(3 * 4 * 512)
-            self.slab.columns_capacity = 512
+            self.slab.rows = <uint8_t*>malloc(SLAB_BYTES)
+            self.slab.rows_capacity = SLAB_BYTES
+            self.slab.columns = <uint32_t*>malloc(3 * 4 * SLAB_RECORDS)
+            self.slab.columns_capacity = SLAB_RECORDS
             if self.slab.rows == NULL or self.slab.columns == NULL:
                 raise MemoryError()
         return 0
 
     cdef void give_back(self) noexcept:
-        global pool_size
+        global pool_size, pool_bytes
+        cdef Py_ssize_t capacity = self.slab.rows_capacity
         if self.slab.rows == NULL:
             return
-        if pool_size < POOL_SLABS and self.slab.rows_capacity <= 4 * 1024 * 1024:
+        if pool_size < POOL_SLABS and capacity <= SLAB_BYTES_KEPT and pool_bytes + capacity <= POOL_BYTES:
             pool[pool_size] = self.slab
             pool_size += 1
+            pool_bytes += capacity
         else:
             free(self.slab.rows)
             free(self.slab.columns)

@@ -33,13 +33,15 @@ Post = Callable[[Callable[[], None]], object]
 class Cycle:
     """What one turn of the loop wrote."""
 
-    __slots__ = ("after_sync", "after_write", "failures", "files", "names", "synced")
+    __slots__ = ("after_sync", "after_write", "closed", "failures", "files", "names", "synced")
 
     def __init__(self) -> None:
         self.after_write: list[Callable[[Cycle], None]] = []
         self.after_sync: list[Callable[[Cycle], None]] = []
         self.synced: list[tuple[PartitionLog, int, Segment, int, tuple[AppendFile, ...]]] = []
         """Partitions that wait for the sync: where their log ended in this cycle, and in which files."""
+        self.closed: list[tuple[PartitionLog, tuple[AppendFile, ...]]] = []
+        """Partitions below level `fsync` that closed a segment, and its files."""
         self.files: set[AppendFile] = set()
         self.names: set[str] = set()
         self.failures: dict[PartitionLog, BraidError] = {}
@@ -234,6 +236,7 @@ class GroupCommit:
             elif len(files) > 1:
                 # A closed segment is synced at every level, so that recovery need not look behind its last checkpoint.
                 cycle.files.update(files[:-1])
+                cycle.closed.append((partition, files[:-1]))
         for callback in cycle.after_write:
             callback(cycle)
         if cycle.files:
@@ -257,6 +260,12 @@ class GroupCommit:
             cycle.failures[partition] = error
             if self.on_failure is not None:
                 self.on_failure(partition, error)
+        for partition, files in cycle.closed:
+            fault = next((job.failed[file] for file in files if file in job.failed), None)
+            if fault is not None and partition.failure is None:
+                error = partition.fail(f"sync failed: {fault}")
+                if self.on_failure is not None:
+                    self.on_failure(partition, error)
         for callback in cycle.after_sync:
             callback(cycle)
 

@@ -83,6 +83,10 @@ class Cold:
         self.segment.warm_up(self.position, self.stop)
 
 
+class _SyncFailed(Exception):
+    """A sync failed in the middle of a write: not a full disk, whatever its error number says."""
+
+
 class PartitionLog:
     def __init__(self, disk: Disk, directory: str, topic: str, partition: int, settings: LogSettings) -> None:
         self._disk = disk
@@ -174,6 +178,37 @@ class PartitionLog:
             self._take_back()
             self._fail_waiters(error)
             raise error
+        if not self._staged and self.segments:
+            return self._write_rows(now_ms)
+        return self._write_batches(now_ms)
+
+    def _write_rows(self, now_ms: int) -> tuple[AppendFile, ...]:
+        """The common case: rows of single records, and room for them in the newest segment."""
+        accumulator = self.accumulator
+        if not accumulator.count:
+            return ()
+        segment = self.segments[-1]
+        sealed, length = accumulator.seal(now_ms, self.leader_epoch)
+        fits = segment.size + length <= self.settings.segment_bytes
+        if not fits or segment.file is None or not segment.size or self._is_old(segment, now_ms):
+            del sealed
+            return self._write_batches(now_ms)
+        try:
+            segment.append_batch(sealed, accumulator.next_offset - accumulator.count, length, now_ms)
+        except OSError as fault:
+            # The traceback holds the list, and rows cannot be taken back while anything refers to them.
+            sealed.clear()
+            raise self._write_failed(fault) from fault
+        del sealed
+        accumulator.reset()
+        self.log_end = accumulator.next_offset
+        if self.settings.level < Level.FSYNC:
+            self.advance(self.log_end, segment, segment.size)
+        return (segment.file,)
+
+    def _write_batches(self, now_ms: int) -> tuple[AppendFile, ...]:
+        """Everything else: producers' own batches, the first write, and the start of a new segment."""
+        accumulator = self.accumulator
         buffers: list[Buffer] = []
         batches: list[tuple[int, int, int]] = []
         total = 0
@@ -193,11 +228,9 @@ class PartitionLog:
         try:
             segment = self._segment_for(total, batches[0][0], now_ms, files)
             segment.append(buffers, batches, total)
-        except OSError as fault:
+        except (OSError, _SyncFailed) as fault:
             buffers.clear()
-            error = self._write_failed(fault)
-            self._fail_waiters(error)
-            raise error from fault
+            raise self._write_failed(fault) from fault
         buffers.clear()
         accumulator.reset()
         self._staged.clear()
@@ -216,9 +249,7 @@ class PartitionLog:
                 return active
             if active.file is not None:
                 if self.settings.level >= Level.FSYNC:
-                    # Were the next segment to outlive the end of this one, a loss of power would leave a hole in the log.
-                    active.file.sync()
-                    self._disk.sync_directory(self.directory)
+                    self._sync_before_next(active.file)
                 # At any level it is synced with the batch that follows it; its index may be lost at no cost.
                 files.append(active.file)
         else:
@@ -232,6 +263,14 @@ class PartitionLog:
         self._bases.append(base_offset)
         self._names_to_sync.add(self.directory)
         return segment
+
+    def _sync_before_next(self, file: AppendFile) -> None:
+        """Sync a segment before the next one begins: were only the later one to survive, the log would have a hole."""
+        try:
+            file.sync()
+            self._disk.sync_directory(self.directory)
+        except OSError as fault:
+            raise _SyncFailed(f"sync failed: {fault}") from fault
 
     def _is_old(self, segment: Segment, now_ms: int) -> bool:
         age_ms = self.settings.segment_age_ms
@@ -254,8 +293,14 @@ class PartitionLog:
         self.accumulator.next_offset = self.log_end
         self.producers.forget_from(self.log_end)
 
-    def _write_failed(self, fault: OSError) -> BraidError:
+    def _write_failed(self, fault: OSError | _SyncFailed) -> BraidError:
+        """Take everything back, tell who waits, and say what happened."""
         self._take_back()
+        error = self.fail(str(fault)) if isinstance(fault, _SyncFailed) else self._after_failed_write(fault)
+        self._fail_waiters(error)
+        return error
+
+    def _after_failed_write(self, fault: OSError) -> BraidError:
         active = self.segments[-1] if self.segments else None
         if active is not None and active.file is not None:
             try:
@@ -405,6 +450,11 @@ class PartitionLog:
                 position += end - start
             number += 1
             position = 0
+            if number < len(self.segments) and result.next_offset < self.segments[number].base_offset:
+                if result.size:
+                    return None
+                missing = f"offsets {result.next_offset} to {self.segments[number].base_offset - 1} are missing"
+                raise segment.damage(segment.size, missing, result.next_offset)
         return None
 
     def _unreadable(self, segment: Segment, position: int, stop: int, status: int, offset: int) -> BraidError:
@@ -447,11 +497,16 @@ class PartitionLog:
             return False
         if not self._is_old(active, now_ms):
             return False
-        self._segment_for(self.settings.segment_bytes + 1, self.log_end, now_ms, [])
+        try:
+            self._segment_for(self.settings.segment_bytes + 1, self.log_end, now_ms, [])
+        except _SyncFailed as fault:
+            self.fail(str(fault))
+            return False
         self._visible_in, self._visible_to = self.segments[-1], 0
         return True
 
     def drop_segments(self, expired: list[Segment]) -> None:
+        """Forget the oldest segments; removing their files is the caller's."""
         if expired:
             # The name of the segment that stays is where the offsets go on after a loss of power.
             self._disk.sync_directory(self.directory)
@@ -459,10 +514,14 @@ class PartitionLog:
             assert segment is self.segments[0] and len(self.segments) > 1
             del self.segments[0], self._bases[0]
             self.log_start = self.segments[0].base_offset
-            segment.remove()
 
-    def remove(self) -> None:
-        """Forget the partition and its files; readers that hold slices keep them."""
+    def forget_maps(self) -> None:
+        """Let go of maps that nobody has read from since the last call: each holds a descriptor."""
+        for segment in self.segments:
+            segment.forget_idle_map()
+
+    def retire(self) -> None:
+        """The topic is deleted: refuse everything from now on. Readers that hold slices keep them; the files are the caller's."""
         self.removed = True
         self.accumulator.writable = False
         self._take_back()
@@ -474,7 +533,7 @@ class PartitionLog:
             if segment.file is not None:
                 segment.file.close()
         self.segments, self._bases = [], []
-        self._disk.remove_tree(self.directory)
+        self._visible_in = None
 
     def close(self) -> None:
         for segment in self.segments:

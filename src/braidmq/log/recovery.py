@@ -128,7 +128,7 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
                     next_offset = following
             if not found.truncated_bytes:
                 _make_durable(disk, segment)
-            segment.trust_from(start)
+            segment.trust(start, end)
     for segment in segments[:-1]:
         segment.sealed = True
     # What the checkpoint remembers of producers may reach further than what was found.

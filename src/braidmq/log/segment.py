@@ -29,8 +29,10 @@ logger = logging.getLogger("braidmq.log")
 
 
 class Segment:
-    __slots__ = ("_disk", "_index", "_map", "_mapped", "_verified_from", "_verified_to", "_warm_from", "_warm_to", "base_offset",
-                 "created_ms", "file", "path", "sealed", "size")
+    __slots__ = (
+        "_disk", "_index", "_map", "_mapped", "_read_lately", "_verified_from", "_verified_to", "_warm_from",
+        "_warm_to", "base_offset", "created_ms", "file", "path", "sealed", "size",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size: int) -> None:
         self._disk = disk
@@ -45,6 +47,7 @@ class Segment:
         self._index: SparseIndex | None = None
         self._map: FileMap | None = None
         self._mapped = 0
+        self._read_lately = False
         self._verified_from = self._verified_to = 0
         self._warm_from = self._warm_to = 0
 
@@ -82,6 +85,16 @@ class Segment:
             position += length
         if self.created_ms < 0:
             self.created_ms = batches[0][2]
+
+    def append_batch(self, buffers: list[Buffer], base_offset: int, length: int, timestamp: int) -> None:
+        """Write one batch to a segment that is open and has one already."""
+        assert self.file is not None
+        position = self.size
+        self.file.append(buffers)
+        self.size = position + length
+        if self._verified_to == position:
+            self._verified_to = position + length
+        self.index.add(base_offset, position, timestamp)
 
     @property
     def growing(self) -> bool:
@@ -171,7 +184,17 @@ class Segment:
             else:
                 return memoryview(self.file.read_at(position, likely - position)), 0
         assert self._map is not None
+        self._read_lately = True
         return self._map.view[: min(stop, self._mapped)], position
+
+    def forget_idle_map(self) -> None:
+        """Let go of the map if nobody has read from it since the last call."""
+        if self._map is not None and not self._read_lately:
+            self._map = None
+            self._mapped = self._warm_from = self._warm_to = 0
+            if not self.growing:
+                self._index = None
+        self._read_lately = False
 
     def is_cold(self, position: int, stop: int) -> bool:
         """Whether reading this range would wait for the disk."""
@@ -226,9 +249,9 @@ class Segment:
             offset = layout.read_header(view, start).base_offset
         return BraidError("CORRUPT_LOG", path=self.log_path, position=position, offset=offset, reason=reason)
 
-    def trust_from(self, position: int) -> None:
-        """Recovery checked everything from `position` to the end."""
-        self._verified_from, self._verified_to = position, self.size
+    def trust(self, start: int, stop: int) -> None:
+        """Recovery checked everything between the two."""
+        self._verified_from, self._verified_to = start, stop
 
     def truncate(self, size: int) -> None:
         """Cut off bytes that were never acknowledged or mapped."""

@@ -65,6 +65,7 @@ class BrokerServer:
         """Finish running requests, close the connections, make everything durable."""
         for listener in self._listeners:
             listener.stop_accepting()
+        self.broker.end_polls()
         await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self._listeners))
         await self.broker.stop()
 
@@ -99,15 +100,18 @@ async def serve(config: Config, *, on_ready: Callable[[dict[str, str]], None] | 
     # What exists now lives as long as the broker; the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    if config.ready_file is not None:
-        _write_ready_file(config.ready_file, server.addresses)
-    if on_ready is not None:
-        on_ready(server.addresses)
-    await stop.wait()
-    logger.info("stopping")
-    await server.stop()
-    if config.ready_file is not None:
-        _remove(config.ready_file)
+    try:
+        if config.ready_file is not None:
+            _write_ready_file(config.ready_file, server.addresses)
+        if on_ready is not None:
+            on_ready(server.addresses)
+        await stop.wait()
+    finally:
+        logger.info("stopping")
+        # Nobody is served from here on, however the stop goes.
+        if config.ready_file is not None:
+            _remove(config.ready_file)
+        await server.stop()
     logger.info("stopped")
     return 0
 

@@ -203,7 +203,8 @@ class _Properties:
         try:
             count = U32.read(source) if source.left >= 4 else 0
             for _ in range(min(count, source.left // 4)):
-                properties[STR.read(source)] = STR.read(source)
+                name = STR.read(source)
+                properties[name] = STR.read(source)
             return properties if len(properties) == count and not source.left else {}
         except BraidError:
             return {}

@@ -1,0 +1,326 @@
+"""What the pages name exists, and what belongs on a page is named there: opcodes, errors, properties, log lines, code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+import pytest
+from doc_pages import ROOT, code_blocks, code_words, page, prose, section, tables
+
+from braidmq import hot
+from braidmq.base import limits
+from braidmq.base.config import SETTINGS
+from braidmq.base.errors import ERRORS
+from braidmq.broker.topics import PROPERTIES
+from braidmq.hot import layout
+from braidmq.log.level import Level
+from braidmq.server.flymq_operations import OPERATIONS
+from braidmq.wire.flymq import Op
+
+ARCHITECTURE = page("docs/architecture.md")
+BATCH = page("docs/batch-format.md")
+DURABILITY = page("docs/durability.md")
+FLYMQ = page("docs/protocols/flymq.md")
+WRITTEN = {"architecture": ARCHITECTURE, "batch-format": BATCH, "durability": DURABILITY, "flymq": FLYMQ}
+PACKAGE = ROOT / "src" / "braidmq"
+
+
+@cache
+def sources(*folders: str) -> Mapping[str, str]:
+    """Python and Cython source below the named layers, by path in the package."""
+    files = (path for folder in folders for path in sorted((PACKAGE / folder).rglob("*")) if path.suffix in (".py", ".pyx"))
+    return {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in files}
+
+
+# --- opcodes
+
+
+def documented_operations(text: str) -> dict[int, str]:
+    return {int(op, 16): name for op, name, *_ in tables(section(text, "Operations"))[0]}
+
+
+def test_the_table_of_operations_is_what_is_served() -> None:
+    served = {int(op): op.name for op in OPERATIONS}
+    assert documented_operations(FLYMQ) == served | {int(Op.ERROR): Op.ERROR.name}
+
+
+def test_a_missing_operation_is_noticed() -> None:
+    text = re.sub(r"\n\| `0D` \|[^\n]*", "", FLYMQ)
+    assert set(documented_operations(FLYMQ)) - set(documented_operations(text)) == {0x0D}
+
+
+def unserved(text: str) -> set[int]:
+    """The opcodes that the page says are not served."""
+    (sentence,) = re.findall(r"^Every other opcode of the documents \((.*?)\), `71`", text, re.MULTILINE | re.DOTALL)
+    found: set[int] = set()
+    for first, last in re.findall(r"`(\w\w)`(?:-`(\w\w)`)?", sentence):
+        found.update(range(int(first, 16), int(last or first, 16) + 1))
+    return found
+
+
+def test_every_other_opcode_is_said_to_be_missing() -> None:
+    assert unserved(FLYMQ) == {int(op) for op in Op} - {int(op) for op in OPERATIONS} - {Op.AUTH_RESPONSE, Op.ERROR}
+    assert unserved(FLYMQ.replace("`40`-`43`", "`40`-`42`")) != unserved(FLYMQ)
+
+
+# --- errors
+
+NOT_SENT = {
+    "CONFIG_INVALID_VALUE": "ends a start",
+    "DATA_DIR_INVALID": "ends a start",
+    "DATA_DIR_LOCKED": "ends a start",
+    "UNEXPECTED_REPLY": "raised by the side that reads answers",
+}
+"""Codes that the layers of the broker raise and that no FlyMQ client is sent."""
+
+
+def raised_codes(files: Iterable[str]) -> set[str]:
+    """Codes of the table that stand in some source as a text of their own."""
+    return {code for source in files for code in re.findall(r'"([A-Z_]+)"', source) if code in ERRORS}
+
+
+def documented_errors(text: str) -> set[str]:
+    """The codes that the error table of the protocol's page links to."""
+    return {re.sub(r"^\[(\w+)\]\(\S+#(\w+)\)$", r"\1", row[0]) for row in tables(section(text, "ERROR"))[1]}
+
+
+def test_the_table_of_errors_is_what_a_client_may_get() -> None:
+    raised = raised_codes(sources("server", "broker", "log", "wire", "hot").values())
+    assert set(NOT_SENT) <= raised
+    assert documented_errors(FLYMQ) == raised - set(NOT_SENT)
+
+
+def test_a_missing_error_is_noticed() -> None:
+    text = re.sub(r"\n\| \[EOF\][^\n]*", "", FLYMQ)
+    assert documented_errors(FLYMQ) - documented_errors(text) == {"EOF"}
+    assert raised_codes(['raise BraidError("EOF", x=1)', '"NO_SUCH_CODE"', "EOF"]) == {"EOF"}
+
+
+def test_links_to_errors_lead_to_the_code_they_name() -> None:
+    found = re.findall(r"\[([A-Z_]+)\]\(\.\./reference/errors\.md#(\w+)\)", FLYMQ)
+    assert found
+    assert [(code, anchor) for code, anchor in found if code.lower() != anchor] == []
+
+
+def test_the_page_for_operators_names_every_error_of_the_storage() -> None:
+    of_storage = {code for code in ERRORS if code.startswith(("STORAGE_", "DATA_DIR_", "CORRUPT_", "FORMAT_"))}
+    assert len(of_storage) >= 6
+    assert {code for code in of_storage if code not in DURABILITY} == set()
+
+
+OTHER_CAPITALS = {"TCP_NODELAY", "BRAID_PURE", "DATA_DIR", "NEXT_OFFSET"}
+
+
+def unknown_capitals(text: str) -> set[str]:
+    """Names in capitals that are no error, no operation and no limit."""
+    named = set(re.findall(r"(?<![\w#.])[A-Z0-9]+(?:_[A-Z0-9]+)+\b", re.sub(r"\]\([^)]*\)", "]", prose(text))))
+    return named - set(ERRORS) - set(Op.__members__) - set(vars(limits)) - OTHER_CAPITALS
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_every_name_in_capitals_exists(name: str) -> None:
+    assert unknown_capitals(WRITTEN[name]) == set()
+
+
+def test_a_name_that_does_not_exist_is_noticed() -> None:
+    assert unknown_capitals("`TOPIC_NOT_FOUND` and PRODUCE_BATCH, or TOPIC_NOT_FOND and `PRODUCE_BATCHES`") == {
+        "TOPIC_NOT_FOND",
+        "PRODUCE_BATCHES",
+    }
+
+
+def pattern_of(template: str) -> str:
+    """A regular expression for what a sentence with fields, or a log line's form, may become."""
+    fields = re.compile(r"\{[^{}]*\}|%[sdg]")
+    ends = [0, *(position for found in fields.finditer(template) for position in found.span()), len(template)]
+    return ".+".join(re.escape(template[start:end]) for start, end in zip(ends[::2], ends[1::2], strict=True))
+
+
+def wrong_error_texts(text: str) -> list[str]:
+    """Quoted error texts that the table of errors does not make."""
+    wrong = []
+    for quoted in code_words(text):
+        found = re.search(r"(?:^|: )([A-Z]+(?:_[A-Z]+)*): (.+)$", quoted)
+        if found and (found[1] not in ERRORS or not re.fullmatch(pattern_of(ERRORS[found[1]].text), found[2])):
+            wrong.append(quoted)
+    return wrong
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_quoted_error_texts_are_real(name: str) -> None:
+    assert wrong_error_texts(WRITTEN[name]) == []
+
+
+def test_a_wrong_error_text_is_noticed() -> None:
+    assert wrong_error_texts("`TOPIC_NOT_FOUND: topic not found: x` and `a/0: STORAGE_FAILED: a/0 is read-only: x`") == []
+    assert wrong_error_texts("`TOPIC_NOT_FOUND: no topic x`") == ["TOPIC_NOT_FOUND: no topic x"]
+    assert wrong_error_texts("`NO_CODE: topic not found: x`") == ["NO_CODE: topic not found: x"]
+
+
+# --- settings, properties, levels, limits
+
+
+def test_the_table_of_topic_properties_is_complete() -> None:
+    rows = tables(section(FLYMQ, "Topic properties"))[0]
+    assert {name for name, *_ in rows} == set(PROPERTIES)
+    keys = {setting.key for setting in SETTINGS}
+    assert {default for *_, default in rows[1:]} <= keys
+
+
+def test_the_table_of_levels_is_complete() -> None:
+    rows = tables(section(DURABILITY, "Levels"))[0]
+    assert [re.findall(r"`(\w+)`", row[0]) or [row[0]] for row in rows] == [[level.name.lower()] for level in Level]
+
+
+# Limits are named in texts here: a page that repeats one is no test of it.
+LIMITS = {name: value for name, value in vars(limits).items() if isinstance(value, int | float)}
+IN_KIB = {f"{name}_KIB": value / limits.KIB for name, value in LIMITS.items()}
+IN_MIB = {f"{name}_MIB": value / limits.MIB for name, value in LIMITS.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [
+        ("flymq", "0 to {FRAME_PAYLOAD_BYTES_MAX:,} |"),
+        ("flymq", "Key and value together are at most {RECORD_BYTES_MAX:,} bytes"),
+        ("flymq", "one batch, at most {RECORD_BYTES_MAX:,} bytes"),
+        ("flymq", "negative or over {PARTITIONS_MAX:,} is"),
+        ("flymq", "Names: 1 to {TOPIC_NAME_BYTES_MAX} bytes"),
+        ("flymq", "max of 0 or less means {FETCH_RECORDS_DEFAULT}."),
+        ("flymq", "at most {FETCH_BYTES_TARGET_MIB:g} MiB of records"),
+        ("flymq", "more than {LONG_POLL_SECONDS_MAX:g} s means"),
+        ("flymq", "the last {PRODUCER_BATCHES_KEPT} batches"),
+        ("flymq", "It holds {PRODUCERS_PER_PARTITION_MAX:,} producers"),
+        ("flymq", "Texts are cut at {ERROR_TEXT_BYTES_MAX:,} bytes"),
+        ("flymq", "at {WRITE_BUFFER_BYTES_HIGH_MIB:g} MiB of unsent answers"),
+        ("flymq", "below {WRITE_BUFFER_BYTES_LOW_MIB:g} MiB"),
+        ("flymq", "at {REQUEST_BACKLOG_BYTES_MAX_MIB:g} MiB of requests"),
+        ("flymq", "| {SEGMENT_BYTES_MIN:,} to {SEGMENT_BYTES_MAX:,} |"),
+        ("batch-format", "at most {BATCH_BYTES_MAX_MIB:g} MiB and {BATCH_RECORDS_MAX:,} records"),
+        ("batch-format", "one entry for every {INDEX_INTERVAL_BYTES_KIB:g} KiB of log"),
+        ("architecture", "more than {FLUSH_BYTES_TARGET_MIB:g} MiB in one turn"),
+        ("architecture", "Up to {SYNC_FILES_ONE_BY_ONE_MAX} files and directories"),
+    ],
+)
+def test_a_limit_on_a_page_is_the_limit_of_the_code(name: str, template: str) -> None:
+    assert template.format_map(LIMITS | IN_KIB | IN_MIB) in re.sub(r"\s+", " ", WRITTEN[name])
+
+
+def documented_reasons(text: str) -> list[str]:
+    return [reason for reason, _ in tables(section(text, "When a batch is not believed"))[0]]
+
+
+def test_the_reasons_not_to_believe_a_batch_are_those_of_the_code() -> None:
+    tree = ast.parse(sources("hot")["hot/pure_batch.py"])
+    (check,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "shape_fault"]
+    given = [node.value.value for node in ast.walk(check) if isinstance(node, ast.Return) and isinstance(node.value, ast.Constant)]
+    in_order = list(dict.fromkeys(reason for reason in given if reason))
+    assert documented_reasons(BATCH) == [*in_order, "checksum mismatch"]
+    assert '"checksum mismatch"' in sources("hot")["hot/pure_walk.py"]
+    assert hot.verify_batches(bytes(layout.HEADER_BYTES), 0, layout.HEADER_BYTES) == (0, documented_reasons(BATCH)[1])
+
+
+# --- log lines
+
+
+def logged_forms(files: Iterable[str]) -> dict[str, str]:
+    """Form to level of every line that some source logs."""
+    forms = {}
+    for source in files:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                first = node.args[0]
+                if ast.unparse(node.func.value) == "logger" and isinstance(first, ast.Constant):
+                    forms[str(first.value)] = node.func.attr
+    return forms
+
+
+def documented_lines(text: str) -> set[str]:
+    """The log lines that a page shows: in the first column of a table, in a row `Log`, and in blocks."""
+    lines: set[str] = set()
+    for part in ("What a failure looks like", "Recovery"):
+        lines.update(re.findall(r"^\|(?: Log \|)? `([^`]+)`", section(text, part), re.MULTILINE))
+    for block in code_blocks(text, ""):
+        lines.update(re.findall(r"^INFO +braidmq\.\w+: (.+)$", block, re.MULTILINE))
+    return {line for line in lines if line.count(" ") > 1}
+
+
+def unlogged(lines: Iterable[str], forms: Iterable[str]) -> set[str]:
+    patterns = [pattern_of(form) for form in forms]
+    return {line for line in lines if not any(re.fullmatch(pattern, line) for pattern in patterns)}
+
+
+def undocumented(lines: Iterable[str], forms: Mapping[str, str]) -> set[str]:
+    important = {form for form, level in forms.items() if level in ("warning", "error", "exception", "critical")}
+    return {form for form in important if not any(re.fullmatch(pattern_of(form), line) for line in lines)}
+
+
+def test_log_lines_on_the_page_are_logged() -> None:
+    lines = documented_lines(DURABILITY)
+    assert len(lines) >= 12, lines
+    forms = logged_forms(sources("broker", "log").values())
+    # A line that is only "topic/partition: error" is held to the table of errors elsewhere.
+    assert unlogged(lines, forms) == set()
+
+
+def test_warnings_and_errors_of_storage_are_on_the_page() -> None:
+    forms = logged_forms(sources("broker", "log").values())
+    assert len(forms) >= 8
+    assert undocumented(documented_lines(DURABILITY), forms) == set()
+
+
+def test_an_unknown_log_line_is_noticed() -> None:
+    forms = logged_forms(['logger.warning("a %s of %d: done", x, y)\nlogger.info("quiet")\nlog.error("not ours")'])
+    assert forms == {"a %s of %d: done": "warning", "quiet": "info"}
+    assert unlogged({"a cat of 9: done", "a cat of 9: undone"}, forms) == {"a cat of 9: undone"}
+    assert undocumented({"quiet"}, forms) == {"a %s of %d: done"}
+    text = "## What a failure looks like\n| Log | `one two three` (error) |\n## Recovery\n| `a b c` | x |\n| `a b` | y |\n"
+    assert documented_lines(text) == {"one two three", "a b c"}
+
+
+# --- code
+
+
+def missing_code(text: str) -> set[str]:
+    """Files, classes, methods and functions between code marks that are not in the source."""
+    everything = sources("base", "hot", "wire", "log", "broker", "server", "client", "cli")
+    missing = set()
+    for word in code_words(text):
+        if re.fullmatch(r"[\w/]+\.(?:py|pyx)", word):
+            known = [path for path in everything if path == word.removeprefix("src/braidmq/") or path.endswith(f"/{word}")]
+            if not known and not (ROOT / word).is_file():
+                missing.add(word)
+        elif re.fullmatch(r"[\w/]+/", word) and not word.startswith(("topics/", "internal/")):
+            if not (PACKAGE / word.removeprefix("src/braidmq/")).is_dir():
+                missing.add(word)
+        elif found := re.fullmatch(r"([A-Z]\w+)(?:\.(\w+)(?:\(\))?)?", word):
+            if found[2] and not _has_method(everything.values(), found[1], found[2]):
+                missing.add(word)
+        elif found := re.fullmatch(r"([a-z_]+)\.([a-z_0-9]+)", word):
+            file = f"server/{found[1]}.py"
+            if not (hasattr(hot, found[2]) if found[1] == "hot" else f"def {found[2]}(" in everything.get(file, "")):
+                missing.add(word)
+    return missing
+
+
+def _has_method(files: Iterable[str], name: str, method: str) -> bool:
+    for source in files:
+        body = re.search(rf"^class {name}\b.*?(?=^\S|\Z)", source, re.MULTILINE | re.DOTALL)
+        if body and re.search(rf"def {method}\(", body[0]):
+            return True
+    return False
+
+
+def test_code_named_by_the_pages_exists() -> None:
+    for name, text in WRITTEN.items():
+        assert missing_code(text) == set(), name
+    assert {"Segment.window", "log/commit.py", "hot.collect_rows"} <= code_words(ARCHITECTURE)
+
+
+def test_code_that_does_not_exist_is_noticed() -> None:
+    words = {"log/gone.py", "gone/", "Segment.gone", "Gone.window", "hot.gone", "flymq_operations.gone"}
+    real = {"log/segment.py", "log/", "Segment.window", "hot.crc32c", "flymq_operations.fetch"}
+    assert missing_code(" ".join(f"`{word}`" for word in words | real)) == words
