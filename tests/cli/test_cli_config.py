@@ -39,7 +39,7 @@ def test_show_prints_each_value_and_its_origin(
 
 
 def test_show_as_json_keeps_types(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLYMQ_AUTH_ENABLED", "true")
+    monkeypatch.setenv("FLYMQ_AUTH_USER_FILE", "users.json")
     arguments = ["--listen", "flymq://127.0.0.1:0", "--listen", "flymq://[::1]:0?dialect=v126"]
     assert main(["config", "show", "-o", "json", *arguments]) == Exit.OK
     document = json.loads(capsys.readouterr().out)
@@ -52,7 +52,7 @@ def test_show_as_json_keeps_types(capsys: pytest.CaptureFixture[str], monkeypatc
     }
     assert settings["segment_bytes"] == {"value": 256 * 1024 * 1024, "source": "default", "name": ""}
     assert settings["auto_create_topics"]["value"] is True and settings["ready_file"]["value"] is None
-    assert len(document["warnings"]) == 1 and "FLYMQ_AUTH_ENABLED" in document["warnings"][0]
+    assert len(document["warnings"]) == 1 and "FLYMQ_AUTH_USER_FILE" in document["warnings"][0]
 
 
 def test_warnings_go_to_standard_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
             Exit.NOT_FOUND,
             ["error: TOPIC_NOT_FOUND: topic not found: a\\x1b[2J", "hint: "],
         ),
-        (BraidError("SHUTTING_DOWN"), Exit.FAILED, ["error: SHUTTING_DOWN: ", "hint: "]),
+        (BraidError("TOPIC_LIMIT", limit=1), Exit.FAILED, ["error: TOPIC_LIMIT: ", "hint: "]),
         (FileNotFoundError(2, "No such file or directory", "/x"), Exit.NOT_FOUND, ["error: ENOENT: No such file or directory: /x"]),
         (PermissionError(13, "Permission denied", "/x"), Exit.FAILED, ["error: EACCES: "]),
         (KeyboardInterrupt(), Exit.INTERRUPTED, []),

@@ -239,7 +239,7 @@ def test_names_cannot_drive_the_terminal() -> None:
 def test_every_status_has_a_meaning_and_every_mapped_code_exists() -> None:
     assert set(exits.MEANINGS) == set(exits.Exit)
     assert set(exits._BY_CODE) <= set(ERRORS)
-    assert exits.exit_for(BraidError("SHUTTING_DOWN")) == exits.Exit.FAILED
+    assert exits.exit_for(BraidError("TOPIC_LIMIT", limit=1)) == exits.Exit.FAILED
     assert exits.exit_for(BraidError("TOPIC_NOT_FOUND", topic="t")) == exits.Exit.NOT_FOUND
     assert exits.exit_for(FileNotFoundError()) == exits.Exit.NOT_FOUND
     assert exits.exit_for(ConnectionRefusedError()) == exits.Exit.UNREACHABLE

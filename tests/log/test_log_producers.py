@@ -180,14 +180,14 @@ def test_duplicates_are_known_after_a_restart(how: str) -> None:
     expected = bench.log.producers.dump(1 << 60)
     after = bench.crashed(power=False, known=known)
     assert sorted(after.log.producers.dump(1 << 60)) == sorted(expected)
-    assert send(after, 7, 0, 8) == (13, True)
-    assert send(after, 7, 0, 6, 2) == (9, True)
-    assert send(after, 8, 2, 0) == (12, True)
+    assert send(after, 7, 0, 8) == (17, True)
+    assert send(after, 7, 0, 6, 2) == (12, True)
+    assert send(after, 8, 2, 0) == (16, True)
     with pytest.raises(BraidError, match="FENCED_PRODUCER"):
         send(after, 8, 1, 4)
     with pytest.raises(BraidError, match="OUT_OF_ORDER"):
         send(after, 7, 0, 10)
-    assert send(after, 7, 0, 9) == (14, False)
+    assert send(after, 7, 0, 9) == (18, False)
 
 
 def test_a_walk_over_old_epochs_does_not_undo_what_the_checkpoint_knows() -> None:

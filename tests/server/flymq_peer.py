@@ -103,11 +103,9 @@ class Peer:
 
     def rest(self) -> bytes:
         """Everything up to the end of the connection, which must come."""
-        try:
+        with contextlib.suppress(ConnectionResetError):
             while data := self.socket.recv(1 << 20):
                 self._received += data
-        except ConnectionResetError:
-            pass
         return bytes(self._received)
 
     # --- requests

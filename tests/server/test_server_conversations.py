@@ -1,5 +1,7 @@
 """Conversations with the broker, as tables: what is sent, and what must come back."""
 
+# long file: one table of conversations; splitting it would only hide what is covered
+
 from __future__ import annotations
 
 import gzip

@@ -14,7 +14,7 @@ import pytest
 from flymq_peer import Peer, until
 from running_broker import RunningBroker, StartBroker
 
-from braidmq.wire.flymq import Commit, ListTopics, Metadata, Offset, Ok, Subscribe
+from braidmq.wire.flymq import Commit, CreateTopic, ErrorReply, ListTopics, Metadata, Offset, Ok, Produce, Subscribe
 
 
 def _serve(tmp_path: Path, *flags: str, data_dir: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -152,17 +152,13 @@ def test_a_signal_right_after_the_start_is_not_lost(tmp_path: Path) -> None:
 
 
 def test_auto_creation_can_be_switched_off(start_broker: StartBroker) -> None:
-    broker = start_broker("--auto-create-topics", "false")
+    broker = start_broker("--no-auto-create-topics")
     with Peer(broker.address) as peer:
-        from braidmq.wire.flymq import ErrorReply, Produce
-
         assert peer.ask(Produce("t", b"", b"v", -1)) == ErrorReply("TOPIC_NOT_FOUND: topic not found: t")
         assert peer.ask(ListTopics()).topics == ()
 
 
 def test_the_topic_limit_and_what_lowering_it_does_not_undo(start_broker: StartBroker) -> None:
-    from braidmq.wire.flymq import CreateTopic, ErrorReply
-
     broker = start_broker("--durability", "os", "--max-topics", "6")
     with Peer(broker.address) as peer:
         for number in range(6):

@@ -83,8 +83,9 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
     segments = [Segment(disk, log.directory, base, disk.file_size(f"{log.directory}/{base:020d}.log")) for base in bases]
     next_offset = bases[0] if bases else 0
     if known is not None:
-        log.producers.load(known.producers)
-        if not bases:
+        if bases:
+            log.producers.load(known.producers)
+        else:
             next_offset = known.next_offset
     trusted = known if known is not None and known.segment in bases else None
     for number, segment in enumerate(segments):
@@ -100,6 +101,8 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
                 found.reason = f"{segment.log_path} does not continue at offset {next_offset}"
             next_offset = segment.base_offset
         before = next_offset
+        # What the checkpoint remembers of producers counts only where the walk does not look for itself.
+        log.producers.forget_from(next_offset)
         if segment.size > start:
             view = disk.map_file(segment.log_path, segment.size).view
             end, next_offset, reason, entries, first_ms, max_ms, producers, _ = hot.scan_batches(
@@ -131,8 +134,6 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
             segment.trust(start, end)
     for segment in segments[:-1]:
         segment.sealed = True
-    # What the checkpoint remembers of producers may reach further than what was found.
-    log.producers.forget_from(next_offset)
     log.adopt(segments, next_offset)
     if segments:
         log.distrust_names()

@@ -373,6 +373,9 @@ class FlyMQSession(asyncio.BufferedProtocol):
         if not isinstance(fault, BraidError):
             logger.error("%s: bug in an operation", self.address, exc_info=fault)
             fault = BraidError("INTERNAL", reason=type(fault).__name__)
+        elif fault.code == "CORRUPT_LOG":
+            # The client learns it from its answer; whoever runs the broker must learn it too.
+            logger.error("%s: %s", self.address, fault)
         return flymq.encode_error(fault, self.dialect)
 
     def _write(self, buffers: list[Buffer]) -> None:
