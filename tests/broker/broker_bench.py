@@ -49,9 +49,10 @@ def values_of(broker: Broker, topic: str, partition: int = 0) -> list[bytes]:
 
 async def _let_go(broker: Broker) -> None:
     """End what a broker runs beside the loop, without an orderly stop."""
-    for task in broker._housekeeping:
+    tasks = [*broker._housekeeping, *broker._deletions]
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*broker._housekeeping, *broker._deletions, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
     broker.commit.close()
     broker._io.shutdown()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from embedded_broker import EmbeddedBroker
 from flymq_peer import DOCUMENTED, NAMES, V126, Peer, batch, new_topic, records_of
-from running_broker import RunningBroker
+from running_broker import RunningBroker, StartBroker
 
 from braidmq.base import limits
 from braidmq.base.disk_real import RealDisk
@@ -247,9 +247,11 @@ def test_requests_of_a_peer_that_hangs_up_half_way_are_all_answered(standing: Ru
         assert peer.rest() == b""
 
 
-def test_what_came_before_a_broken_frame_is_answered(standing: RunningBroker) -> None:
+def test_what_came_before_a_broken_frame_is_answered(start_broker: StartBroker) -> None:
+    """Also when its answer is still waiting for the disk as the broken frame is read."""
+    broker = start_broker("--durability", "fsync")
     for broken in (b"GET / HTTP/1.1\r\n\r\n", b"\xaf\x02\x01\x01\0\0\0\0", b"\xaf\x01\x01\x01\x02\x00\x00\x01"):
-        with Peer(standing.address) as peer:
+        with Peer(broker.address) as peer:
             topic = peer.create(new_topic())
             requests = [Produce(topic, b"", b"a", 0), Fetch(topic, 0, 0, 1), Produce(topic, b"", b"b", 0)]
             peer.send(b"".join(map(peer.encode, requests)) + broken)

@@ -481,8 +481,16 @@ def test_reading_below_the_oldest(start_broker: StartBroker) -> None:
         _read_below_the_oldest(peer)
 
 
-def _read_below_the_oldest(peer: Peer) -> None:
-    topic = peer.create(new_topic())
+def test_properties_of_a_topic_are_its_own(peer: Peer) -> None:
+    """The same with properties in CREATE_TOPIC, beside a topic that keeps the broker's settings."""
+    other = peer.create(new_topic())
+    peer.produce(other, *[bytes(1000)] * 40)
+    _read_below_the_oldest(peer, segment_bytes="4096", retention_bytes="8192", durability="fsync")
+    assert peer.ask(Metadata(other)).partitions == (PartitionMetadata(0, 0, 0, 40),)
+
+
+def _read_below_the_oldest(peer: Peer, **properties: str) -> None:
+    topic = peer.create(new_topic(), 1, **properties)
     for number in range(40):
         peer.produce(topic, b"%03d" % number + bytes(1000))
     oldest = until(lambda: peer.ask(Metadata(topic)).partitions[0].oldest, "retention lets go of old segments")

@@ -82,7 +82,7 @@ class Broker:
         # Topics are always synced: one of level `fsync` on a broker of level `os` must not vanish with its records.
         self._metadata_settings = LogSettings(Level.FSYNC, _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0)
         self._offsets_settings = LogSettings(
-            max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0
+            max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0, gapless=True
         )
         self._disk = disk
         self._metadata: Journal
@@ -165,7 +165,7 @@ class Broker:
                 journal.save_snapshot()
         changed = self.store.changed_since_checkpoint()
         if changed:
-            job = SyncJob(self.store.unsynced_files(), set(), lambda _: None)
+            job = SyncJob(self.store.unsynced_files(), self.store.unsynced_names(), lambda _: None)
             checkpoint = self.store.checkpoint()
             await self._loop.run_in_executor(self._io, self.store.save, checkpoint, job)
             self._fail_unsynced(changed, job)

@@ -182,6 +182,13 @@ class LogStore:
             files.update(log.unsynced_files())
         return files
 
+    def unsynced_names(self) -> set[str]:
+        """Directories of which the same holds."""
+        names: set[str] = set()
+        for log in self.changed_since_checkpoint():
+            names |= log.names_for_checkpoint()
+        return names
+
     def checkpoint(self) -> Checkpoint:
         """Where every partition stands now. To be saved only after the files that were unsynced now have been synced."""
         for name, log in self._open.items():

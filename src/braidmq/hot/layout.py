@@ -57,6 +57,8 @@ MAGIC: Final = 0x31445242  # "BRD1" read as a little-endian u32
 VERSION: Final = 1
 CHECKSUM_CRC32C: Final = 1
 HEADER_BYTES: Final = 80
+ALIGNMENT_BYTES: Final = 8
+"""Batches and columns begin at multiples of it."""
 CHECKSUM_FROM: Final = 12
 
 FLAG_COMPRESSED: Final = 0x0001

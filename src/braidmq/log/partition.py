@@ -50,6 +50,8 @@ class LogSettings:
     """0 keeps everything."""
     retention_age_ms: int = 7 * 24 * 3600 * 1000
     """0 keeps everything."""
+    gapless: bool = False
+    """Whether a loss of power below level `fsync` may take only the end of the log, never a piece before it."""
 
 
 @dataclass(slots=True)
@@ -248,7 +250,7 @@ class PartitionLog:
             if active.size == 0 or (active.size + incoming <= self.settings.segment_bytes and not self._is_old(active, now_ms)):
                 return active
             if active.file is not None:
-                if self.settings.level >= Level.FSYNC:
+                if self.settings.level >= Level.FSYNC or self.settings.gapless:
                     self._sync_before_next(active.file)
                 # At any level it is synced with the batch that follows it; its index may be lost at no cost.
                 files.append(active.file)
@@ -268,7 +270,8 @@ class PartitionLog:
         """Sync a segment before the next one begins: were only the later one to survive, the log would have a hole."""
         try:
             file.sync()
-            self._disk.sync_directory(self.directory)
+            for name in sorted(self.take_names_to_sync() | {self.directory}):
+                self._disk.sync_directory(name)
         except OSError as fault:
             raise _SyncFailed(f"sync failed: {fault}") from fault
 
@@ -285,6 +288,10 @@ class PartitionLog:
         """Directories whose new names must be synced before an ack at level `fsync`."""
         names, self._names_to_sync = self._names_to_sync, set()
         return names
+
+    def names_for_checkpoint(self) -> set[str]:
+        """The same for a checkpoint. At level `fsync` the next ack may not rely on a sync that is still under way."""
+        return self.take_names_to_sync() if self.settings.level < Level.FSYNC else set(self._names_to_sync)
 
     def _take_back(self) -> None:
         self._staged.clear()

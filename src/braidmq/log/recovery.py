@@ -113,7 +113,7 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
             found.records_found += next_offset - before
             for row in producers:
                 log.producers.record(*row)
-            if start == 0:
+            if start == 0 and not (reason and following is not None):
                 segment.adopt_index(SparseIndex(entries, max_ms))
                 segment.created_ms = first_ms
             if reason:
@@ -141,6 +141,9 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
         # Readers see all of it from now on, so it may not vanish any more.
         for name in sorted(log.take_names_to_sync()):
             disk.sync_directory(name)
+    if known is not None and next_offset < known.next_offset:
+        lost = f"the log ends at offset {next_offset}, before its checkpoint at {known.next_offset}"
+        found.reason = f"{found.reason}; {lost}" if found.reason else lost
     found.next_offset = next_offset
     return found
 

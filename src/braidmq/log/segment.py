@@ -20,6 +20,8 @@ from braidmq.log.index import SparseIndex
 
 LOG_ENDING: Final = ".log"
 INDEX_ENDING: Final = ".idx"
+_MAGIC_BYTES: Final = layout.MAGIC.to_bytes(4, "little")
+_SEARCH_BYTES: Final = 1 * limits.MIB
 _REMAP_BYTES: Final = 1 * limits.MIB
 _WARM_AHEAD_BYTES: Final = 1 * limits.MIB
 _WARM_TAIL_BYTES: Final = 8 * limits.MIB
@@ -149,11 +151,18 @@ class Segment:
 
     def _scanned_index(self) -> SparseIndex:
         entries, max_timestamp = b"", -1
-        if self.size:
-            view = self._disk.map_file(self.log_path, self.size).view
-            _, _, _, entries, _, max_timestamp, _, _ = hot.scan_batches(
-                view, 0, self.size, self.base_offset, limits.INDEX_INTERVAL_BYTES
+        position, expected = 0, self.base_offset
+        view = self._disk.map_file(self.log_path, self.size).view if self.size else memoryview(b"")
+        while position < self.size:
+            end, _, reason, found, _, newest, _, _ = hot.scan_batches(
+                view, position, self.size, expected, limits.INDEX_INTERVAL_BYTES
             )
+            entries += found
+            max_timestamp = max(max_timestamp, newest)
+            if not reason:
+                break
+            # What lies behind the damage can still be read by whoever asks for its offsets.
+            position, expected = next_intact_batch(view, end + layout.ALIGNMENT_BYTES, self.size), -1
         return SparseIndex(entries, max_timestamp)
 
     def adopt_index(self, index: SparseIndex) -> None:
@@ -258,3 +267,18 @@ class Segment:
         file = self.open_for_append()
         file.truncate(size)
         self.size = size
+
+
+def next_intact_batch(view: memoryview, position: int, stop: int) -> int:
+    """Where the first whole, undamaged batch at or after `position` begins; `stop` when there is none."""
+    while position < stop:
+        chunk = bytes(view[position : min(stop, position + _SEARCH_BYTES)])
+        at = chunk.find(_MAGIC_BYTES)
+        while at >= 0:
+            candidate = position + at
+            if candidate % layout.ALIGNMENT_BYTES == 0 and not hot.verify_batches(view, candidate, stop, candidate + 1)[1]:
+                return candidate
+            at = chunk.find(_MAGIC_BYTES, at + 1)
+        # The next chunk begins early enough to find a mark that this one cut.
+        position += max(1, len(chunk) - len(_MAGIC_BYTES) + 1)
+    return stop
