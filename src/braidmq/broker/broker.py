@@ -127,7 +127,8 @@ class Broker:
                 topic = self.topics.by_id(topic_id)
                 if topic is not None:
                     for partition in partitions:
-                        self._log(topic, partition)
+                        if partition < topic.partitions:
+                            self._log(topic, partition)
 
     async def stop(self) -> None:
         """Make everything durable and say so; afterwards a start reads nothing."""
@@ -256,6 +257,9 @@ class Broker:
     def _log(self, topic: Topic, partition: int) -> PartitionLog:
         log = self.store.opened(topic.id, partition)
         if log is None:
+            if self.topics.by_id(topic.id) is None:
+                # Whoever holds on to a deleted topic must not bring its files back.
+                raise BraidError("TOPIC_NOT_FOUND", topic=topic.name)
             log = self.store.partition(topic.id, topic.name, partition, topic.settings(self.settings.defaults))
         return log
 

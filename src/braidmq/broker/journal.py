@@ -143,6 +143,7 @@ class Journal:
         self._disk.make_directory(directory)
         # A snapshot must not know more than the log: offsets would begin below it after a loss of power.
         self._disk.sync_files(self._log.unsynced_files())
+        self._disk.sync_directory(directory)
         self._disk.replace_file(f"{directory}/{_SNAPSHOT_PREFIX}{offset:020d}.json", b"%08x\n" % hot.crc32c(body) + body)
         previous, self._snapshot_at = self._snapshot_at, offset
         for name in self._disk.list_directory(directory):
