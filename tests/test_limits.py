@@ -47,4 +47,6 @@ def test_an_index_has_one_entry_an_interval_and_no_more() -> None:
         index.add(number, number * step, number)
     assert len(index) == 5
     entries = index.encode(17 * step)[-5 * 24 :]
-    assert [position for _, position, _ in struct.iter_unpack("<QQq", entries)] == [n * limits.INDEX_INTERVAL_BYTES for n in range(5)]
+    assert [position for _, position, _ in struct.iter_unpack("<QQq", entries)] == [
+        n * limits.INDEX_INTERVAL_BYTES for n in range(5)
+    ]

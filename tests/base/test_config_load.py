@@ -285,7 +285,7 @@ def test_flymq_features_this_version_lacks_warn_only_when_asked_for() -> None:
 
 @pytest.mark.parametrize("name", ["FLYMQ_AUTH_ENABLED", "FLYMQ_ENCRYPTION_ENABLED"])
 def test_a_protection_this_version_lacks_is_refused_not_ignored(name: str) -> None:
-    with pytest.raises(BraidError, match="CONFIG_INVALID_VALUE.*does not have"):
+    with pytest.raises(BraidError, match=r"CONFIG_INVALID_VALUE.*does not have"):
         load_config({}, {name: "true"})
     assert load_config({}, {name: "false"}).warnings == ()
 

@@ -22,7 +22,9 @@ DATA = "/data"
 Script = Callable[[Broker], Awaitable[None]]
 
 
-def settings_of(level: Level = Level.FSYNC, topics_max: int = 1_000_000, segment_bytes: int = 4096, data_dir: str = DATA) -> BrokerSettings:
+def settings_of(
+    level: Level = Level.FSYNC, topics_max: int = 1_000_000, segment_bytes: int = 4096, data_dir: str = DATA
+) -> BrokerSettings:
     return BrokerSettings(data_dir, LogSettings(level, segment_bytes), topics_max=topics_max)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -96,10 +97,10 @@ def test_ten_thousand_topics_survive_in_order() -> None:
     names = [f"topic/{number:05d}" for number in range(10_000)]
 
     async def create(broker: Broker) -> None:
-        import asyncio
-
         for start in range(0, len(names), 1000):
-            await asyncio.gather(*(broker.create_topic(name, 1 + number % 13) for number, name in enumerate(names[start : start + 1000], start)))
+            await asyncio.gather(
+                *(broker.create_topic(name, 1 + number % 13) for number, name in enumerate(names[start : start + 1000], start))
+            )
 
     async def check(broker: Broker) -> None:
         assert broker.topic_names() == names
@@ -178,17 +179,18 @@ def test_a_directory_nobody_explains_never_becomes_a_new_topic() -> None:
 
 
 def test_deleting_a_topic_under_load_answers_everybody() -> None:
-    import asyncio
-
     async def load(broker: Broker) -> None:
         topic = await broker.create_topic("busy", 2)
         stored, refused = [], []
+        under_way = asyncio.Event()
 
         async def writer(number: int) -> None:
             for turn in range(30):
                 try:
                     await broker.append(topic, number % 2, b"", b"%d/%d" % (number, turn))
                     stored.append((number, turn))
+                    if len(stored) == 20:
+                        under_way.set()
                 except BraidError as error:
                     assert error.code == "TOPIC_NOT_FOUND"
                     refused.append((number, turn))
@@ -203,8 +205,7 @@ def test_deleting_a_topic_under_load_answers_everybody() -> None:
 
         watching = asyncio.create_task(reader())
         writers = [asyncio.create_task(writer(number)) for number in range(6)]
-        while len(stored) < 20:
-            await asyncio.sleep(0)
+        await under_way.wait()
         assert await broker.delete_topic("busy")
         await asyncio.gather(*writers)
         await asyncio.wait_for(watching, 20)
@@ -269,6 +270,7 @@ def test_a_start_after_a_crash_checks_what_came_after_the_checkpoint_only() -> N
 
 def test_a_failed_checkpoint_is_not_forgotten() -> None:
     """Files whose sync failed are not taken for synced by the next one."""
+
     async def work(broker: Broker) -> None:
         topic = await broker.create_topic("a", 1, {"durability": "os"})
         await broker.append(topic, 0, b"", b"value")
@@ -301,7 +303,7 @@ def test_a_directory_of_another_format_is_refused() -> None:
         disk = FaultyDisk()
         disk.make_directory(DATA)
         disk.replace_file(f"{DATA}/FORMAT", content)
-        with pytest.raises(BraidError, match="DATA_DIR_INVALID.*its format is"):
+        with pytest.raises(BraidError, match=r"DATA_DIR_INVALID.*its format is"):
             LogStore(disk, DATA).open()
 
 

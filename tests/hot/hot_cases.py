@@ -13,7 +13,25 @@ from braidmq.hot import layout
 
 Outcome = tuple[object, ...]
 
-LIES = (0, 1, 7, 8, 79, 80, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x02000000, 0x02000001, 0x04000001, 0x7FFFFFFF, 0x80000000, 0xFFFFFFF8, 0xFFFFFFFF)
+LIES = (
+    0,
+    1,
+    7,
+    8,
+    79,
+    80,
+    0x7F,
+    0xFF,
+    0x7FFF,
+    0xFFFF,
+    0x02000000,
+    0x02000001,
+    0x04000001,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFF8,
+    0xFFFFFFFF,
+)
 
 
 def crc32c_bit_by_bit(data: bytes, value: int = 0) -> int:

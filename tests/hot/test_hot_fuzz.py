@@ -157,7 +157,11 @@ def test_the_twins_build_the_same_batch(
             assert [(key or b"", value) for _, _, key, value, _ in found] == [(key or b"", value) for key, value, _ in rows]
 
 
-@given(st.lists(st.tuples(st.none() | blobs, blobs, st.sampled_from([0, 0, 9]), st.sampled_from([None, b"", b"\x01\0\0\0x"])), max_size=80))
+@given(
+    st.lists(
+        st.tuples(st.none() | blobs, blobs, st.sampled_from([0, 0, 9]), st.sampled_from([None, b"", b"\x01\0\0\0x"])), max_size=80
+    )
+)
 def test_the_twins_accumulate_the_same_batch(rows: list[tuple[bytes | None, bytes, int, bytes | None]]) -> None:
     ours, theirs = pure.Accumulator(None, 40), native.Accumulator(None, 40)
     for _ in range(2):
@@ -197,7 +201,9 @@ class Parser:
         if self.stopped:
             return
         data = b"before" + self.held + b"after"
-        position, count, status = self.twin.parse_produce(memoryview(data), 6, 6 + len(self.held), self.table, -3, self.dirty, self.out)
+        position, count, status = self.twin.parse_produce(
+            memoryview(data), 6, 6 + len(self.held), self.table, -3, self.dirty, self.out
+        )
         self.held = self.held[position - 6 :]
         self.taken += count
         self.stopped = status != hot.NEED_MORE
@@ -216,9 +222,17 @@ frames = st.builds(
     st.sampled_from([-1, -1, -1, 0, 0, 1, 2, -2, 7, -(1 << 31)]),
 )  # fmt: skip
 other_frames = st.sampled_from(
-    [b"\xaf\x01\x07\x01\0\0\0\2{}", b"\xaf\x01\x01\x03\0\0\0\4gzip", b"\xaf\x02\x01\x01\0\0\0\0", b"GET / HTTP/1.1\r\n\r\n", b"\xaf\x01\x01\x01\xff\xff\xff\xff"]
+    [
+        b"\xaf\x01\x07\x01\0\0\0\2{}",
+        b"\xaf\x01\x01\x03\0\0\0\4gzip",
+        b"\xaf\x02\x01\x01\0\0\0\0",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xaf\x01\x01\x01\xff\xff\xff\xff",
+    ]
 )
-lies = st.builds(lambda frame, at, lie: frame[:at] + struct.pack(">I", lie) + frame[at + 4 :], frames, st.integers(4, 40), st.sampled_from(LIES))
+lies = st.builds(
+    lambda frame, at, lie: frame[:at] + struct.pack(">I", lie) + frame[at + 4 :], frames, st.integers(4, 40), st.sampled_from(LIES)
+)
 streams = st.lists(st.one_of(frames, frames, frames, frames, lies, other_frames, st.binary(max_size=20)), max_size=12).map(b"".join)
 
 
@@ -243,7 +257,9 @@ def test_the_twins_parse_any_stream_alike_wherever_it_is_cut(stream: bytes, cuts
 def test_the_twins_parse_a_long_run_alike_at_every_cut() -> None:
     rng = random.Random(3)
     names = [name for name in TOPICS if name != b"closed"]
-    run = b"".join(produce_frame(rng.choice(names), rng.choice((b"", b"key")), rng.randbytes(rng.randrange(9)), -1) for _ in range(12))
+    run = b"".join(
+        produce_frame(rng.choice(names), rng.choice((b"", b"key")), rng.randbytes(rng.randrange(9)), -1) for _ in range(12)
+    )
     whole = Parser(pure)
     whole.feed(run)
     wanted = whole.state()

@@ -45,7 +45,15 @@ def test_the_compiled_path_is_there_where_it_can_be() -> None:
 def test_the_twins_offer_the_same(implementation: ModuleType) -> None:
     names = [name for name in hot.__all__ if name != "IMPLEMENTATION"]
     for name in names:
-        assert hasattr(implementation, name) or name in ("COLLECTED", "SPECIAL", "DAMAGED", "LIMITED", "NEED_MORE", "OTHER_FRAME", "FULL")
+        assert hasattr(implementation, name) or name in (
+            "COLLECTED",
+            "SPECIAL",
+            "DAMAGED",
+            "LIMITED",
+            "NEED_MORE",
+            "OTHER_FRAME",
+            "FULL",
+        )
     assert len(names) > 15
 
 
@@ -295,7 +303,9 @@ def test_collecting_obeys_both_limits_at_every_boundary(implementation: ModuleTy
                     if wanted and sum(map(len, wanted)) + len(row) > bytes_max:
                         break
                     wanted.append(row)
-                slices, size, count, following, _, status = implementation.collect_rows(log, 0, len(log), offset, records_max, bytes_max)
+                slices, size, count, following, _, status = implementation.collect_rows(
+                    log, 0, len(log), offset, records_max, bytes_max
+                )
                 assert b"".join(slices) == b"".join(wanted)
                 assert (size, count, following) == (sum(map(len, wanted)), len(wanted), offset + len(wanted))
                 all_taken = offset + len(wanted) == len(rows)
@@ -303,7 +313,11 @@ def test_collecting_obeys_both_limits_at_every_boundary(implementation: ModuleTy
 
 
 def test_large_rows_are_served_where_they_lie(implementation: ModuleType) -> None:
-    log = stored_batch(implementation, 0, [b"s"]) + stored_batch(implementation, 1, [b"L" * 5000]) + stored_batch(implementation, 2, [b"s"])
+    log = (
+        stored_batch(implementation, 0, [b"s"])
+        + stored_batch(implementation, 1, [b"L" * 5000])
+        + stored_batch(implementation, 2, [b"s"])
+    )
     slices, *_ = implementation.collect_rows(log, 0, len(log), 0, 9, 1 << 20)
     assert [len(part) for part in slices] == [17, 5016, 17]
     assert isinstance(slices[1], memoryview) and slices[1].obj is log
@@ -428,9 +442,8 @@ def test_records_find_their_partition(implementation: ModuleType) -> None:
     """As asked, else by key, else in turn; and what cannot be placed is left to the general path."""
     table, _ = _table(implementation, many=5, one=1)
     where = []
-    for topic, key, partition in (
-        (b"many", b"", -1), (b"many", b"", -7), (b"many", b"", 4), (b"many", b"", -1), (b"many", b"k", -1), (b"one", b"k", -1), (b"one", b"", -1),
-    ):  # fmt: skip
+    asked = [(b"many", b"", -1), (b"many", b"", -7), (b"many", b"", 4), (b"many", b"", -1), (b"many", b"k", -1)]
+    for topic, key, partition in [*asked, (b"one", b"k", -1), (b"one", b"", -1)]:
         out = implementation.ByteBuffer()
         frame = produce_frame(topic, key, b"v", partition)
         assert implementation.parse_produce(frame, 0, len(frame), table, 0, [], out)[2] == hot.NEED_MORE
@@ -446,7 +459,11 @@ def test_a_read_only_partition_is_left_to_the_general_path(implementation: Modul
     accumulators["many"][0].writable = False  # type: ignore[attr-defined]
     frame = produce_frame(b"many", b"", b"v")
     for _ in range(3):
-        assert implementation.parse_produce(frame, 0, len(frame), table, 0, [], implementation.ByteBuffer()) == (0, 0, hot.OTHER_FRAME)
+        assert implementation.parse_produce(frame, 0, len(frame), table, 0, [], implementation.ByteBuffer()) == (
+            0,
+            0,
+            hot.OTHER_FRAME,
+        )
     assert table.get(b"many").counter == 0, "a record that was not taken takes no turn"  # type: ignore[attr-defined]
 
 

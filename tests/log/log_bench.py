@@ -35,7 +35,9 @@ def rows_of(rows: Rows) -> list[Record]:
         value_at = at + 8 + key_size
         value_size = struct.unpack_from(">I", data, value_at - 4)[0]
         end = value_at + value_size + 8
-        found.append((int.from_bytes(data[end - 8 : end], "big"), data[at + 4 : at + 4 + key_size], data[value_at : value_at + value_size]))
+        found.append(
+            (int.from_bytes(data[end - 8 : end], "big"), data[at + 4 : at + 4 + key_size], data[value_at : value_at + value_size])
+        )
         at = end
     assert len(found) == rows.count
     return found
@@ -119,7 +121,9 @@ class Bench:
 
     def stage(self, *values: bytes, producer: tuple[int, int, int] = (-1, -1, -1)) -> Ack:
         """Hand over a whole batch in this turn."""
-        base, records, _, duplicate = self.log.stage_batch(hot.encode_batch([None] * len(values), list(values), None, *producer), self.commit.now_ms())
+        base, records, _, duplicate = self.log.stage_batch(
+            hot.encode_batch([None] * len(values), list(values), None, *producer), self.commit.now_ms()
+        )
         if not duplicate:
             self.commit.touch(self.log)
         return self._waiting(base + records)

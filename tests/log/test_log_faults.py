@@ -246,7 +246,9 @@ def test_a_topic_deleted_under_a_sync_takes_nobody_along(tmp_path: Path, count: 
 
 def test_retention_under_a_sync_fails_nobody(tmp_path: Path) -> None:
     """The closed segment that a sync was to cover is removed first; what is gone needs no sync."""
-    bench = Bench(RealDisk(), LogSettings(segment_bytes=4096, retention_bytes=1), directory=str(tmp_path / "topics/1/0"), hold_syncs=True)
+    bench = Bench(
+        RealDisk(), LogSettings(segment_bytes=4096, retention_bytes=1), directory=str(tmp_path / "topics/1/0"), hold_syncs=True
+    )
     bench.write(bytes(3000))
     bench.sync()
     second = bench.write(bytes(3000))
@@ -370,7 +372,9 @@ def test_syncs_of_a_real_thread_serve_many_turns_and_survive_the_power(rounds: C
             end = log.accumulator.append(None, value) + 1
             commit.touch(log)
             done: asyncio.Future[tuple[int, int]] = loop.create_future()
-            log.when_visible(end, lambda error, done=done, at=(number, end): done.set_result(at) if error is None else done.set_exception(error))  # type: ignore[misc]
+            log.when_visible(
+                end, lambda error, done=done, at=(number, end): done.set_result(at) if error is None else done.set_exception(error)
+            )  # type: ignore[misc]
             waiting.append(done)
             if turn % 3 == 0:
                 await asyncio.sleep(0)

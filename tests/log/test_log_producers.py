@@ -18,7 +18,9 @@ from braidmq.log.producers import ProducerTable
 
 def send(bench: Bench, producer: int, epoch: int, sequence: int, count: int = 1) -> tuple[int, bool]:
     """(base offset, whether it was a duplicate) of a batch sent in a turn of its own."""
-    batch = encode_batch([None] * count, [b"%d/%d/%d" % (producer, epoch, sequence + n) for n in range(count)], None, producer, epoch, sequence)
+    batch = encode_batch(
+        [None] * count, [b"%d/%d/%d" % (producer, epoch, sequence + n) for n in range(count)], None, producer, epoch, sequence
+    )
     base, records, _, duplicate = bench.log.stage_batch(batch, bench.commit.now_ms())
     assert records == count
     if not duplicate:
@@ -78,7 +80,7 @@ def test_a_newer_epoch_fences_the_older() -> None:
     bench = Bench()
     send(bench, 7, 1, 0)
     assert send(bench, 7, 2, 0) == (1, False), "a new epoch counts anew"
-    with pytest.raises(BraidError, match="FENCED_PRODUCER.*epoch 1 was replaced by epoch 2"):
+    with pytest.raises(BraidError, match=r"FENCED_PRODUCER.*epoch 1 was replaced by epoch 2"):
         send(bench, 7, 1, 1)
     with pytest.raises(BraidError, match="FENCED_PRODUCER"):
         send(bench, 7, 1, 0)

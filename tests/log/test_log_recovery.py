@@ -145,7 +145,9 @@ def closed_segment(disk: FaultyDisk) -> tuple[Bench, list[bytes], int]:
 
 
 @pytest.mark.parametrize("index", ["kept", "gone"])
-def test_a_bit_flipped_in_any_byte_of_a_closed_segment_never_gives_wrong_data(index: str, rounds: Callable[[int, int], int]) -> None:
+def test_a_bit_flipped_in_any_byte_of_a_closed_segment_never_gives_wrong_data(
+    index: str, rounds: Callable[[int, int], int]
+) -> None:
     bench, model, size = closed_segment(FaultyDisk())
     known = bench.checkpoint()
     rng = random.Random(9)
@@ -319,7 +321,9 @@ def test_asking_for_a_new_index_says_when_it_cannot_be_stored() -> None:
 def test_a_checkpoint_survives_only_whole() -> None:
     disk = FaultyDisk()
     disk.make_directory("/data")
-    saved = Checkpoint({"topics/1/0": PartitionCheckpoint(0, 800, 12, [[7, 0, [[0, 2, 10, 99]]]]), "internal/x": PartitionCheckpoint(5, 6, 7)})
+    saved = Checkpoint(
+        {"topics/1/0": PartitionCheckpoint(0, 800, 12, [[7, 0, [[0, 2, 10, 99]]]]), "internal/x": PartitionCheckpoint(5, 6, 7)}
+    )
     saved.save(disk, "/data/checkpoint")
     assert Checkpoint.load(disk, "/data/checkpoint") == saved
     data = disk.read_file("/data/checkpoint")
@@ -397,7 +401,14 @@ def test_a_clean_opening_reads_nothing_and_is_refused_when_the_files_say_otherwi
 
 def test_files_that_are_no_segments_are_not_taken_for_some() -> None:
     bench = grown([[b"a"]])
-    for name in ("notes.log", "0.log", "-0000000000000000001.log", "٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٥.log", f"{7:020d}.log.bak", f"{7:020d}.idx"):
+    for name in (
+        "notes.log",
+        "0.log",
+        "-0000000000000000001.log",
+        "٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٥.log",
+        f"{7:020d}.log.bak",
+        f"{7:020d}.idx",
+    ):
         bench.disk.write_file(f"{DIRECTORY}/{name}", b"what is this")
     after = bench.reopened()
     assert after.values() == [b"a"] and len(after.log.segments) == 1

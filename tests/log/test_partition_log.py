@@ -15,7 +15,6 @@ from log_bench import Ack, Bench, records_of, rows_of
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.clock import ManualClock
-from braidmq.base.disk import Disk
 from braidmq.base.disk_faulty import FaultyDisk
 from braidmq.base.disk_real import RealDisk
 from braidmq.base.errors import BraidError

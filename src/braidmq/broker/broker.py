@@ -142,13 +142,16 @@ class Broker:
         job = SyncJob(self.store.unsynced_files(), set(), lambda _: None)
         await self._loop.run_in_executor(self._io, job.run, self._disk)
         self._fail_unsynced(changed, job)
-        if any(log.failure is not None for log in self.store.open_partitions()):
-            logger.error("the disk failed: the next start will check the log")
-            self.store.abandon()
-        else:
+        try:
+            if any(log.failure is not None for log in self.store.open_partitions()):
+                raise OSError("a partition failed before")
             self._metadata.save_snapshot()
             self._offsets.save_snapshot()
             self.store.close()
+        except OSError as fault:
+            # Everything acknowledged is safe; only the shortcut for the next start is missing.
+            logger.error("the stop could not be recorded (%s): the next start will check the log", fault)
+            self.store.abandon()
         self._io.shutdown()
 
     async def _every(self, interval_s: float, action: Callable[[], Awaitable[None]]) -> None:

@@ -118,7 +118,7 @@ class Journal:
                 continue
             path = f"{self._log.directory}/{name}"
             head, _, body = self._disk.read_file(path).partition(b"\n")
-            if head != b"%08x" % hot.crc32c(body):
+            if not body or head != b"%08x" % hot.crc32c(body):
                 logger.warning("snapshot %s is damaged, trying the one before", path)
                 continue
             document = json.loads(body.decode("utf-8", "surrogatepass"))
