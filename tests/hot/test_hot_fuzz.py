@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hot_cases import LIES, Outcome, batch_starts, mutated, outcome_of, produce_frame, random_log
+from hot_cases import LIES, Outcome, mutated, outcome_of, produce_frame, random_log
 from hypothesis import given
 from hypothesis import strategies as st
 from toolchain import compiler_exists
@@ -39,7 +39,7 @@ def take(offset: int, timestamp: int, key: bytes | None, value: bytes, attrs: by
 def outcomes(twin: ModuleType, log: bytes, rng: random.Random) -> list[Outcome]:
     """What one implementation makes of `log` in every function that reads batches. The same `rng` asks both the same."""
     size = len(log)
-    start = rng.choice([0, 0, 0, *batch_starts_or_none(log)])
+    start = rng.choice([0, 0, 0, *likely_starts(log)])
     stop = rng.choice((size, size, size + 9, rng.randrange(size + 1)))
     offset, limit, records, room = rng.randrange(90), rng.randrange(6), rng.randrange(1, 30), rng.choice((-5, 0, 30, 400, 1 << 20))
     found = [
@@ -62,11 +62,13 @@ def outcomes(twin: ModuleType, log: bytes, rng: random.Random) -> list[Outcome]:
     return found
 
 
-def batch_starts_or_none(log: bytes) -> list[int]:
-    try:
-        return batch_starts(log)[:5]
-    except (struct.error, MemoryError):
-        return []
+def likely_starts(log: bytes) -> list[int]:
+    """Where batches seem to begin, as far as lengths can be followed."""
+    starts, at = [], 0
+    while len(log) - at >= layout.HEADER_BYTES and len(starts) < 5:
+        starts.append(at)
+        at += max(8, batch_length(log[at:]))
+    return starts
 
 
 def batch_length(log: bytes) -> int:
@@ -90,7 +92,7 @@ def disagreement(one: ModuleType, other: ModuleType, rounds: int, seed: int = 0x
 
 
 def test_the_twins_read_any_bytes_alike(rounds: Callable[[int, int], int]) -> None:
-    assert disagreement(pure, native, rounds(2500, 60_000)) is None
+    assert disagreement(pure, native, rounds(4500, 60_000)) is None
 
 
 def test_a_twin_that_errs_is_caught() -> None:

@@ -323,6 +323,16 @@ def test_large_rows_are_served_where_they_lie(implementation: ModuleType) -> Non
     assert isinstance(slices[1], memoryview) and slices[1].obj is log
 
 
+def test_columns_that_lie_behind_a_good_checksum_harm_nobody(implementation: ModuleType) -> None:
+    """A row without a single byte cannot be, but a file may say so."""
+    lie = bytearray(stored_batch(implementation, 0, [b"a", b"b", b"c"]))
+    struct.pack_into("<III", lie, layout.HEADER_BYTES, 0, 0, 0xFFFFFF00)
+    log = resealed(lie)
+    slices, size, count, following, _, status = implementation.collect_rows(log, 0, len(log), 0, 1, 1000)
+    assert (b"".join(slices), size, count, following, status) == (b"", 0, 1, 1, hot.LIMITED)
+    assert implementation.collect_rows(log, 0, len(log), 1, 1, 1000)[2:] == (0, 1, 0, hot.DAMAGED)
+
+
 def test_rows_that_may_not_be_served_as_they_lie_stop_the_walk(implementation: ModuleType) -> None:
     log = stored_batch(implementation, 0, [b"a"]) + expiring_batch(implementation, 1, 2) + stored_batch(implementation, 3, [b"b"])
     first = len(stored_batch(implementation, 0, [b"a"]))

@@ -260,7 +260,7 @@ cdef class ByteBuffer:
     cdef uint8_t* reserve(self, Py_ssize_t more) except NULL:
         cdef Py_ssize_t wanted
         cdef uint8_t* grown
-        if self.size + more > self.capacity:
+        if self.size + more > self.capacity or self.data == NULL:
             wanted = max(4096, 2 * (self.size + more))
             grown = <uint8_t*>realloc(self.data, wanted)
             if grown == NULL:

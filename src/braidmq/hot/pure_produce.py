@@ -15,6 +15,7 @@ NEED_MORE: Final = 0
 OTHER_FRAME: Final = 1
 FULL: Final = 2
 
+_PLAIN_PRODUCE: Final = b"\xaf\x01\x01\x01"
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _PRODUCE_HEAD = struct.Struct(">IIH")
@@ -165,8 +166,11 @@ def parse_produce(
     route; adds each record to its partition's accumulator (those not yet `dirty` are marked and appended to `dirty`) and
     its answer to `out`. Returns where it stopped, how many records it took, and why it stopped.
     """
+    view = memoryview(buffer)[start:stop]
+    if len(view) >= 8 and bytes(view[:4]) != _PLAIN_PRODUCE:
+        return start, 0, OTHER_FRAME
     # Slices of bytes are cheaper than slices of a view, so one copy of the run pays for itself.
-    data = bytes(memoryview(buffer)[start:stop])
+    data = bytes(view)
     end = len(data)
     position = count = 0
     status = NEED_MORE
@@ -175,7 +179,7 @@ def parse_produce(
     answers: list[bytes] = []
     stamp = _I64.pack(now_ms)
     while end - position >= 8:
-        if data[position : position + 4] != b"\xaf\x01\x01\x01":
+        if data[position : position + 4] != _PLAIN_PRODUCE:
             status = OTHER_FRAME
             break
         (length,) = _U32.unpack_from(data, position + 4)

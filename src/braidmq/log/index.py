@@ -60,14 +60,6 @@ class SparseIndex:
             self._stamps.append(self.max_timestamp)
             self._last_position = position
 
-    def forget_from(self, position: int) -> None:
-        """Drop entries of batches that were taken back."""
-        while self._positions and self._positions[-1] >= position:
-            self._offsets.pop()
-            self._positions.pop()
-            self._stamps.pop()
-        self._last_position = self._positions[-1] if self._positions else -limits.INDEX_INTERVAL_BYTES
-
     def position_of(self, offset: int) -> int:
         """Where to begin walking to find the batch with `offset`."""
         if self._table is not None:
