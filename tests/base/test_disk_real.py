@@ -210,3 +210,15 @@ def test_the_lock_ends_with_the_process(tmp_path: Path) -> None:
             RealDisk().lock(str(tmp_path / "lock"))
         holder.kill()
     RealDisk().lock(str(tmp_path / "lock")).release()
+
+
+def test_when_every_open_file_waits_for_a_sync_the_oldest_is_synced_and_closed(tmp_path: Path) -> None:
+    disk = RealDisk(open_files_max=4)
+    files = []
+    for number in range(12):
+        file = disk.open_append(str(tmp_path / str(number)))
+        file.append([b"%d" % number])
+        files.append(file)
+    assert len(disk._open) <= 4
+    assert not files[0].unsynced and files[-1].unsynced
+    assert [file.read_at(0, 10) for file in files] == [b"%d" % number for number in range(12)]

@@ -203,7 +203,12 @@ class RealDisk:
             self._open[id(file)] = file
             if len(self._open) <= self._open_files_max:
                 return
-            victim = next((f for f in self._open.values() if not f.unsynced and f is not file), None)
+            others = [other for other in self._open.values() if other is not file]
+            victim = next((other for other in others if not other.unsynced), None)
+        if victim is None and others:
+            # All others wait for a sync. One must go all the same, or the next connection finds no descriptor.
+            victim = others[0]
+            victim.sync()
         if victim is not None:
             victim.close()
 
