@@ -41,16 +41,17 @@ def test_at_most_so_many_files_stay_open(tmp_path: Path) -> None:
     assert _open_descriptors_below(tmp_path) == 0
 
 
-def test_a_file_with_unsynced_bytes_is_never_closed_for_room(tmp_path: Path) -> None:
+def test_a_file_with_unsynced_bytes_is_closed_for_room_only_after_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk(open_files_max=2)
     files = [disk.open_append(str(tmp_path / str(i))) for i in range(6)]
+    synced: list[int] = []
+    real = os.fdatasync
+    monkeypatch.setattr("braidmq.base.disk_real.os.fdatasync", lambda number: (synced.append(number), real(number))[1])
     for file in files:
         file.append([b"x"])
-    assert _open_descriptors_below(tmp_path) == 6
-    for file in files:
-        file.sync()
-    disk.open_append(str(tmp_path / "one more"))
-    assert _open_descriptors_below(tmp_path) < 7
+    assert _open_descriptors_below(tmp_path) <= 2
+    assert len(synced) == 4, "those that were closed, and no others"
+    assert [file.unsynced for file in files] == [False] * 4 + [True] * 2
 
 
 def test_the_default_leaves_descriptors_for_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
