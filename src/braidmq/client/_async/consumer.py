@@ -486,20 +486,31 @@ class Consumer:
             if not lost_membership(fault) or membership is None:
                 raise
         deadline_s = time.monotonic() + JOIN_SECONDS_MAX
+        while not await self._store_rejoined(membership, offsets, deadline_s):
+            # The group settled anew between the share and its commit; the next share is on its way.
+            log.debug("group %s: the last commit of this member is tried with its next share", self.group)
+
+    async def _store_rejoined(self, membership: Membership, offsets: dict[TopicPartition, int], deadline_s: float) -> bool:
+        """Wait for the member's next share and store what of it is ahead; False when that share was void again."""
         while True:
             self._arrived.clear()
             share = membership.take()
             if share is not None:
                 break
-            if not await self._arrived.wait(deadline_s - time.monotonic()):
+            if not await self._arrived.wait(max(0.0, deadline_s - time.monotonic())):
                 log.warning("group %s: what was read since the last commit comes again: this member was left behind", self.group)
-                return
+                return True
         owned = [TopicPartition(part.topic, part.partition) for part in share.partitions]
         committed = await self._offsets([part for part in owned if part in offsets], "commit")
         # Others may have read on meanwhile; nobody is set back.
         ahead = {part: offsets[part] for part, offset in committed.items() if offsets[part] > offset}
-        if ahead:
+        try:
             await self._store(ahead, (share.member, share.generation))
+        except BraidError as fault:
+            if not lost_membership(fault):
+                raise
+            return False
+        return True
 
     def _processed(self) -> dict[TopicPartition, int]:
         """How far each partition has been processed for certain. Called while the application reads on, also in another thread."""
