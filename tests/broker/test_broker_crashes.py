@@ -82,7 +82,7 @@ class Facts:
         for (name, group), offset in self.offsets.items():
             committed = broker.groups.committed(broker.topic(name).id, group, 0)
             assert committed == offset or (kind == "commit" and (name, group, committed) == what)
-        directories = {name for name in broker._disk.list_directory(f"{DATA}/topics")}
+        directories = {name for name in broker.disk.list_directory(f"{DATA}/topics")}
         assert directories <= {str(broker.topic(name).id) for name in names}, "nothing of a deleted topic is left"
 
 

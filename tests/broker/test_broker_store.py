@@ -149,7 +149,7 @@ def test_deleted_topics_leave_no_files_and_unexplained_ones_are_kept() -> None:
 def test_leftovers_of_a_deletion_are_removed_at_the_next_start() -> None:
     async def fill_and_delete(broker: Broker) -> None:
         await fill(broker)
-        broker._disk.fail("remove", times=1000)  # type: ignore[attr-defined]
+        broker.disk.fail("remove", times=1000)  # type: ignore[attr-defined]
         with pytest.raises(OSError):
             await broker.delete_topic("b/c")
 
@@ -213,7 +213,7 @@ def test_deleting_a_topic_under_load_answers_everybody() -> None:
         await asyncio.gather(*writers)
         await asyncio.wait_for(watching, 20)
         assert stored and refused
-        assert not broker._disk.exists(f"{DATA}/topics/1")
+        assert not broker.disk.exists(f"{DATA}/topics/1")
         again = await broker.create_topic("busy", 1)
         await broker.append(again, 0, b"", b"new")
         assert values_of(broker, "busy") == [b"new"]
@@ -277,12 +277,12 @@ def test_a_failed_checkpoint_is_not_forgotten() -> None:
     async def work(broker: Broker) -> None:
         topic = await broker.create_topic("a", 1, {"durability": "os"})
         await broker.append(topic, 0, b"", b"value")
-        broker._disk.fail("sync", path=f"{DATA}/topics/1/0/{0:020d}.log")  # type: ignore[attr-defined]
+        broker.disk.fail("sync", path=f"{DATA}/topics/1/0/{0:020d}.log")  # type: ignore[attr-defined]
         await broker.checkpoint()
         assert broker.partition("a", 0).failure is not None
         with pytest.raises(BraidError, match="STORAGE_FAILED"):
             await broker.append(topic, 0, b"", b"another")
-        saved = Checkpoint.load(broker._disk, f"{DATA}/checkpoint")
+        saved = Checkpoint.load(broker.disk, f"{DATA}/checkpoint")
         assert "topics/1/0" not in saved.partitions
 
     disk = run_broker(work)

@@ -71,7 +71,7 @@ class StagedBatch:
 class Broker:
     def __init__(self, settings: BrokerSettings, disk: Disk, clock: Clock) -> None:
         self.settings = settings
-        self.clock = self._clock = clock
+        self.clock = clock
         self.disk = disk
         self.steady = SteadyClock(clock)
         """What delays and expiry are measured by."""
@@ -103,7 +103,6 @@ class Broker:
         self._internal_settings = LogSettings(
             max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0, gapless=True
         )
-        self._disk = disk
         self._metadata: Journal
         self._offsets: Journal
         self.work = WorkEngine(self)
@@ -129,6 +128,7 @@ class Broker:
             self.store.abandon()
             self.commit.close()
             self._io.shutdown()
+            self._cpu.shutdown()
             raise
         self._housekeeping = [
             asyncio.create_task(self._every(self.settings.checkpoint_interval_s, self.checkpoint)),
@@ -149,8 +149,8 @@ class Broker:
         store = self.store
         security = self.security
         machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table})
-        self._metadata = Journal(self._disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
-        self._offsets = Journal(self._disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
+        self._metadata = Journal(self.disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
+        self._offsets = Journal(self.disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
         self._metadata.replay()
         self._offsets.replay()
         self.groups.keep_topics(lambda topic_id: self.topics.by_id(topic_id) is not None)
@@ -182,8 +182,8 @@ class Broker:
         # Acks of the last cycles are posted to the loop before the syncer ends, so they go out before we go on.
         await self._loop.run_in_executor(None, self.commit.close)
         changed = self.store.changed_since_checkpoint()
-        job = SyncJob(self.store.unsynced_files(), set(), lambda _: None)
-        await self._loop.run_in_executor(self._io, job.run, self._disk)
+        job = SyncJob(self.store.unsynced_files(), set())
+        await self._loop.run_in_executor(self._io, job.run, self.disk)
         self._fail_unsynced(changed, job)
         try:
             if any(log.failure is not None for log in self.store.open_partitions()):
@@ -216,7 +216,7 @@ class Broker:
             await self.work.journal.save_snapshot_beside(self.beside)
         changed = self.store.changed_since_checkpoint()
         if changed:
-            job = SyncJob(self.store.unsynced_files(), self.store.unsynced_names(), lambda _: None)
+            job = SyncJob(self.store.unsynced_files(), self.store.unsynced_names())
             checkpoint = self.store.checkpoint()
             await self._loop.run_in_executor(self._io, self.store.save, checkpoint, job)
             self._fail_unsynced(changed, job)
@@ -261,9 +261,9 @@ class Broker:
             topic = self.topics.by_id(topic_id)
             if topic is not None:
                 self._log(topic, partition)
-        for segment in self.store.apply_retention(self._clock.now_ms()):
+        for segment in self.store.apply_retention(self.clock.now_ms()):
             await self._loop.run_in_executor(self._io, segment.remove)
-        self.security.apply_retention(self._clock.now_ms())
+        self.security.apply_retention(self.clock.now_ms())
 
     # --- topics
 
@@ -284,7 +284,7 @@ class Broker:
         known = self.topics.get(name)
         if known is not None:
             return known
-        command = self.topics.create(name, partitions or 1, self._clock.now_ms(), properties or {})
+        command = self.topics.create(name, partitions or 1, self.clock.now_ms(), properties or {})
         topic: Topic = await self._submit_metadata(TOPICS, command)
         self.coordinator.topic_changed(name)
         return topic

@@ -10,13 +10,14 @@ from typing import Final
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.base.naming import name_fault
 
 INTERNAL_PREFIX: Final = "__"
 """Topics of the broker itself; clients neither see nor reach them."""
 
 
 def check_topic(name: str) -> None:
-    reason = _fault(name, limits.TOPIC_NAME_BYTES_MAX)
+    reason = name_fault(name, limits.TOPIC_NAME_BYTES_MAX)
     if not reason and name in (".", ".."):
         reason = "`.` and `..` are reserved"
     if not reason and name.startswith(INTERNAL_PREFIX):
@@ -26,17 +27,6 @@ def check_topic(name: str) -> None:
 
 
 def check_group(name: str) -> None:
-    reason = _fault(name, limits.GROUP_NAME_BYTES_MAX)
+    reason = name_fault(name, limits.GROUP_NAME_BYTES_MAX)
     if reason:
         raise BraidError("INVALID_GROUP", reason=reason)
-
-
-def _fault(name: str, bytes_max: int) -> str:
-    if not name:
-        return "empty"
-    size = len(name.encode("utf-8", "surrogatepass"))
-    if size > bytes_max:
-        return f"{size} bytes are more than {bytes_max}"
-    if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
-        return "control characters are not allowed"
-    return ""

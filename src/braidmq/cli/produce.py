@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -141,7 +142,7 @@ def _values(args: argparse.Namespace) -> Iterator[bytes]:
     return messages.from_lines(sys.stdin.buffer)
 
 
-class _Sender:
+class _Sender(ABC):
     """Sends messages and counts their outcomes, in the order in which they were sent."""
 
     def __init__(self, topic: str, partition: int | None, total: int | None) -> None:
@@ -155,8 +156,9 @@ class _Sender:
         self._partition = partition
         self._progress = Progress("messages", total)
 
+    @abstractmethod
     def send(self, message: Message) -> None:
-        raise NotImplementedError
+        """Send one message, or take note of why it could not be sent."""
 
     def finish(self) -> None:
         """Wait for everything that was sent."""

@@ -56,7 +56,7 @@ class SyncJob:
 
     __slots__ = ("done", "failed", "files", "names")
 
-    def __init__(self, files: set[AppendFile], names: set[str], done: Callable[[SyncJob], None]) -> None:
+    def __init__(self, files: set[AppendFile], names: set[str], done: Callable[[SyncJob], None] = lambda _: None) -> None:
         self.files = files
         self.names = names
         self.done = done
@@ -134,7 +134,7 @@ class ThreadSyncer:
                 return
 
     def _sync(self, jobs: list[SyncJob]) -> None:
-        together = SyncJob(set().union(*(job.files for job in jobs)), set().union(*(job.names for job in jobs)), lambda _: None)
+        together = SyncJob(set().union(*(job.files for job in jobs)), set().union(*(job.names for job in jobs)))
         together.run(self._disk)
 
         def finish() -> None:

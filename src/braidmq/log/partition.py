@@ -206,11 +206,11 @@ class PartitionLog(PartitionReads):
         if not accumulator.count:
             return ()
         segment = self.segments[-1]
-        if self.codec is not None and self.codec.changes:
+        encodes = self.codec is not None and self.codec.changes
+        if encodes or segment.file is None or not segment.size or self._is_old(segment, now_ms):
             return self._write_batches(now_ms)
         sealed, length = self._sealed_rows(now_ms)
-        fits = segment.size + length <= self.settings.segment_bytes
-        if not fits or segment.file is None or not segment.size or self._is_old(segment, now_ms):
+        if segment.size + length > self.settings.segment_bytes:
             del sealed
             return self._write_batches(now_ms)
         try:

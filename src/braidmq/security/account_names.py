@@ -7,6 +7,7 @@ from typing import Final
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.base.naming import name_fault
 
 INTERNAL_PREFIX: Final = "__"
 """Topics of the broker itself; no right reaches them."""
@@ -22,7 +23,7 @@ def check_role(name: str) -> None:
 
 def check_acl_topic(topic: str) -> None:
     """A topic's name or a pattern; internal topics have no ACL because nobody reaches them."""
-    reason = _fault(topic, limits.TOPIC_NAME_BYTES_MAX)
+    reason = name_fault(topic, limits.TOPIC_NAME_BYTES_MAX)
     if not reason and topic.startswith(INTERNAL_PREFIX):
         reason = f"names that begin with {INTERNAL_PREFIX} are internal"
     if reason:
@@ -38,17 +39,6 @@ def distinct(what: str, names: Iterable[str], most: int) -> list[str]:
 
 
 def _check(what: str, name: str, bytes_max: int) -> None:
-    reason = _fault(name, bytes_max)
+    reason = name_fault(name, bytes_max)
     if reason:
         raise BraidError("INVALID_ARGUMENT", reason=f"{what}: {reason}")
-
-
-def _fault(name: str, bytes_max: int) -> str:
-    if not name:
-        return "empty"
-    size = len(name.encode("utf-8", "surrogatepass"))
-    if size > bytes_max:
-        return f"{size} bytes are more than {bytes_max}"
-    if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
-        return "control characters are not allowed"
-    return ""

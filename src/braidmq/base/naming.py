@@ -1,0 +1,15 @@
+"""What every name in the broker has to be, whatever it names: there, not too long, and fit to be shown."""
+
+from __future__ import annotations
+
+
+def name_fault(name: str, bytes_max: int) -> str:
+    """Why `name` cannot be a name, or ""."""
+    if not name:
+        return "empty"
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > bytes_max:
+        return f"{size} bytes are more than {bytes_max}"
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in name):
+        return "control characters are not allowed"
+    return ""
