@@ -20,7 +20,7 @@ ifneq ($(file <$(STAMP)),$(CURDIR))
 endif
 
 # The compiled module goes first: where the build fails, an old one must not stand in for the new source.
-$(STAMP): pyproject.toml setup.py constraints.txt src/braidmq/hot/_native.pyx
+$(STAMP): pyproject.toml setup.py constraints.txt src/braidmq/hot/_native.pyx $(wildcard src/braidmq/hot/*.pxi)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "BraidMQ needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo missing)." >&2; \
 		echo "Name another one with: make setup PYTHON=python3.12" >&2; exit 1; }
@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt src/braidmq/hot/_native.pyx
 	@$(BIN)/python -c 'from braidmq import hot; print("hot path:", hot.IMPLEMENTATION)'
 	@printf '%s' '$(CURDIR)' >$(STAMP)
 
-run: setup ## start a broker on 127.0.0.1:9092 with its data in ./data
+run: setup ## start a broker (FlyMQ on 127.0.0.1:9092, BlipMQ on 7878, fq on 8765) with its data in ./data
 	@exec $(BIN)/braid serve --data-dir $(DATA_DIR)
 
 test: setup ## run the tests (ARGS="-k name" narrows them down)

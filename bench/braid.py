@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
-from processes import BENCH, BUILD, Server, port_in_file, running
+from processes import BENCH, BUILD, Server, ports_in_file, running
 
 SOURCES: Final = BENCH.parent / "src"
 
@@ -24,15 +24,23 @@ def braid_environment(pure: bool) -> dict[str, str]:
 
 
 @contextmanager
-def braid(directory: Path, *, durability: Literal["none", "os", "fsync"], pure: bool = False) -> Iterator[Server]:
-    """`braid serve` on a free port. Retention is off: a run may write more than the default keeps."""
+def braid(
+    directory: Path,
+    *,
+    durability: Literal["none", "os", "fsync"],
+    pure: bool = False,
+    protocols: Sequence[str] = ("flymq",),
+) -> Iterator[Server]:
+    """`braid serve` on free ports. Retention is off: a run may write more than the default keeps."""
     ready = directory / "ready.json"
     command: list[str | Path] = [
-        sys.executable, "-m", "braidmq.cli.main", "serve", "--data-dir", directory / "data", "--listen", "flymq://127.0.0.1:0",
-        "--durability", durability, "--ready-file", ready, "--retention-bytes", "0",
+        sys.executable, "-m", "braidmq.cli.main", "serve", "--data-dir", directory / "data", "--durability", durability,
+        "--ready-file", ready, "--retention-bytes", "0",
     ]  # fmt: skip
+    for protocol in protocols:
+        command += ["--listen", f"{protocol}://127.0.0.1:0"]
     name = f"BraidMQ {durability}" + (" plain Python" if pure else "")
-    with running(name, command, directory, lambda: port_in_file(ready), braid_environment(pure)) as server:
+    with running(name, command, directory, lambda: ports_in_file(ready), braid_environment(pure)) as server:
         yield server
 
 
@@ -41,5 +49,5 @@ def ceiling(directory: Path, *, echo: bool = False) -> Iterator[Server]:
     """The bare C server: it says where it listens in the first line it prints."""
     command: list[str | Path] = [BUILD / "ceiling", "echo"] if echo else [BUILD / "ceiling", "store", directory]
     name = "bare C echo" if echo else "bare C store"
-    with running(name, command, directory, lambda: port_in_file(directory / "server.log")) as server:
+    with running(name, command, directory, lambda: ports_in_file(directory / "server.log")) as server:
         yield server

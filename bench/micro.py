@@ -20,6 +20,9 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
+from braidmq.hot.flatbuffer import publish_frame, string
+from braidmq.wire.fq.messages import Message, encode_message, encode_tail
+
 RECORDS: Final = 1000
 VALUE: Final = b"v" * 100
 TOPIC: Final = b"bench"
@@ -95,6 +98,59 @@ def tasks(hot: ModuleType) -> Iterator[tuple[str, int, Task]]:
     yield "crc32c, 100 B a record", RECORDS, lambda: hot.crc32c(log)
 
 
+def taken(hot: ModuleType, route_key: bytes, parse: Callable[[Any, list[Any], Any], int]) -> Any:
+    """The accumulator of a route with `RECORDS` records that `parse` put there."""
+    routes = hot.RouteTable()
+    accumulator = hot.Accumulator(None, 0)
+    routes.add(hot.Route(route_key, [accumulator], 1))
+    count = parse(routes, [], hot.ByteBuffer())
+    if count != RECORDS:
+        raise RuntimeError(f"{count} of {RECORDS} frames were taken")
+    return accumulator
+
+
+def push_tasks(hot: ModuleType) -> Iterator[tuple[str, int, Task]]:
+    """Frames of the protocols that push, in and out. Parsing includes a fresh batch, as it does in the broker."""
+    for qos in (0, 1):
+        frames = b"".join(
+            publish_frame(string(TOPIC), VALUE, b"%08d" % i if qos else None, i + 1, 0, 0, qos) for i in range(RECORDS)
+        )
+
+        def parse_publish(routes: Any, dirty: list[Any], out: Any, frames: bytes = frames) -> int:
+            return int(hot.parse_publish(frames, 0, len(frames), routes, 0, BYTES_MAX, 0, 0, dirty, out)[1])
+
+        yield f"parse_publish, QoS {qos}", RECORDS, partial(taken, hot, TOPIC, parse_publish)
+        batch = taken(hot, TOPIC, parse_publish).take(NOW_MS, 0)
+        yield f"encode_messages, QoS {qos}", RECORDS, partial(message_frames, hot, batch, qos)
+
+    tail = encode_tail(b"bench", (b"\x0a\0\0\x01", b"\x7f\0\0\x01"))
+    messages = b"".join(encode_message(Message(TOPIC, b"bench.route", b"%016d" % i, VALUE), False) for i in range(RECORDS))
+
+    def parse_messages(routes: Any, dirty: list[Any], out: Any) -> int:
+        return int(hot.parse_messages(messages, 0, len(messages), routes, 0, tail, BYTES_MAX, dirty, out)[1])
+
+    yield "parse_messages (fq)", RECORDS, partial(taken, hot, TOPIC, parse_messages)
+    stored_messages = taken(hot, TOPIC, parse_messages).take(NOW_MS, 0)
+    yield "encode_deliveries (fq)", RECORDS, partial(deliveries, hot, stored_messages, tail)
+
+
+def message_frames(hot: ModuleType, batch: bytes, qos: int) -> bytes:
+    out = hot.ByteBuffer()
+    ids: list[Any] | None = [] if qos else None
+    if hot.encode_messages([batch], 0, RECORDS, TOPIC, 1, qos, 1000, None, out, ids)[0] != RECORDS:
+        raise RuntimeError("encode_messages left records out")
+    made: bytes = out.take()
+    return made
+
+
+def deliveries(hot: ModuleType, batch: bytes, tail: bytes) -> bytes:
+    out = hot.ByteBuffer()
+    if hot.encode_deliveries([batch], 0, RECORDS, TOPIC, tail, None, None, out)[0] != RECORDS:
+        raise RuntimeError("encode_deliveries left records out")
+    made: bytes = out.take()
+    return made
+
+
 def make_tuple(*fields: object) -> tuple[object, ...]:
     return fields
 
@@ -129,7 +185,7 @@ def main() -> int:
 
     figures: dict[str, dict[str, float]] = {}
     for name, hot in implementations().items():
-        for what, records, task in tasks(hot):
+        for what, records, task in (*tasks(hot), *push_tasks(hot)):
             figures.setdefault(what, {})[name] = best_ns(task, args.seconds) / records
     if args.json:
         print(json.dumps(figures))

@@ -91,8 +91,14 @@ class Server:
 
     name: str
     process: subprocess.Popen[bytes]
-    port: int
+    ports: Mapping[str, int]
+    """By protocol; a peer has one, named ""."""
     log: Path
+
+    @property
+    def port(self) -> int:
+        """The first of its ports: a peer's only one, or our broker's FlyMQ."""
+        return next(iter(self.ports.values()))
 
     @property
     def pid(self) -> int:
@@ -112,10 +118,10 @@ def running(
     name: str,
     command: Sequence[str | Path],
     directory: Path,
-    find_port: Callable[[], int | None],
+    find_ports: Callable[[], Mapping[str, int] | None],
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """Start `command` on the server's core, wait until `find_port` knows where it listens, and stop it at the end."""
+    """Start `command` on the server's core, wait until `find_ports` knows where it listens, and stop it at the end."""
     log = directory / "server.log"
     with log.open("wb") as output, pinned_to(cores()[0]):
         process = subprocess.Popen(
@@ -127,20 +133,20 @@ def running(
             env=None if env is None else dict(env),
         )
     try:
-        port = _wait_for_port(name, process, log, find_port)
-        yield Server(name, process, port, log)
+        ports = _wait_for_ports(name, process, log, find_ports)
+        yield Server(name, process, ports, log)
     finally:
         _stop(process)
 
 
-def _wait_for_port(
-    name: str, process: subprocess.Popen[bytes], log: Path, find_port: Callable[[], int | None]
-) -> int:
+def _wait_for_ports(
+    name: str, process: subprocess.Popen[bytes], log: Path, find_ports: Callable[[], Mapping[str, int] | None]
+) -> Mapping[str, int]:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        port = find_port()
-        if port is not None:
-            return port
+        ports = find_ports()
+        if ports:
+            return ports
         if process.poll() is not None:
             raise RunFailed(f"{name} ended with status {process.returncode}: {log.read_text(errors='replace')[-2000:]}")
         time.sleep(0.02)
@@ -166,20 +172,20 @@ def free_port() -> int:
         return port
 
 
-def accepts(port: int) -> bool:
-    """Whether somebody listens on `port`."""
+def answering(port: int) -> dict[str, int] | None:
+    """The port of a server that was told where to listen, as soon as somebody does."""
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return {"": port} if probe.connect_ex(("127.0.0.1", port)) == 0 else None
 
 
-def port_in_file(path: Path) -> int | None:
-    """The FlyMQ port that a ready file names, or None while it is not there or not complete."""
+def ports_in_file(path: Path) -> dict[str, int] | None:
+    """The ports that a ready file names, FlyMQ's first, or None while it is not there or not complete."""
     try:
-        address = json.loads(path.read_text())["flymq"]
+        addresses = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return int(address.rpartition(":")[2])
+    return {name: int(addresses[name].rpartition(":")[2]) for name in sorted(addresses, key=lambda name: name != "flymq")}
 
 
 def on_generator_core(command: Sequence[str | Path], timeout_s: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -208,8 +214,10 @@ def on_generator_core(command: Sequence[str | Path], timeout_s: float, env: Mapp
 
 
 def load(server: Server, mode: str, **options: float | str | bool) -> dict[str, Any]:
-    """Run the load generator against `server`; options are its flags with underscores."""
-    words: list[str | Path] = [BUILD / "load", mode, "--port", str(server.port), "--watch-pid", str(server.pid)]
+    """Run the load generator against `server`, at the port of the protocol that `mode` names; options are its flags with
+    underscores."""
+    port = server.ports.get(mode.rpartition("-")[2], server.port)
+    words: list[str | Path] = [BUILD / "load", mode, "--port", str(port), "--watch-pid", str(server.pid)]
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:

@@ -21,6 +21,8 @@ def figure(value: float | None, unit: str) -> str:
         return f"{value:.0f}/s"
     if unit == "MB":
         return f"{value / 1e6:.0f} MB"
+    if unit == "us" and value >= 1000:
+        return f"{value / 1000:.3g} ms"
     return f"{value:.3g} {unit}"
 
 

@@ -6,7 +6,7 @@ minute of the machine does not fall on one of them alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,23 @@ class Entrant:
     label: str
     start: Start
     work: Work
+
+    def run(self, settings: Settings) -> Measured:
+        """One run, with a fresh server and fresh data."""
+        with scratch_directory(settings.data_root) as directory, self.start(directory) as server:
+            touch_memory(directory, settings.touched_bytes)
+            return self.work(server, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Work that needs no server."""
+
+    label: str
+    work: Callable[[Settings], Measured]
+
+    def run(self, settings: Settings) -> Measured:
+        return self.work(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +72,7 @@ class Scenario:
 
     name: str
     about: str
-    entrants: Callable[[Settings], list[Entrant]]
+    entrants: Callable[[Settings], Sequence[Entrant | Alone]]
     comparisons: list[Comparison]
     repeats: int | None = None
     """Fewer than the settings say, where one run takes long and varies little."""
@@ -72,9 +89,7 @@ def run(scenario: Scenario, settings: Settings, say: Callable[[str], None]) -> O
             if entrant.label in outcome.absent:
                 continue
             try:
-                with scratch_directory(settings.data_root) as directory, entrant.start(directory) as server:
-                    touch_memory(directory, settings.touched_bytes)
-                    measured = entrant.work(server, settings)
+                measured = entrant.run(settings)
             except PeerMissing as missing:
                 outcome.absent[entrant.label] = str(missing)
                 say(f"  {entrant.label}: skipped, {missing}")
@@ -96,7 +111,8 @@ def summary(measured: Measured) -> str:
         "p50_us": "p50 {:.1f} us", "p99_us": "p99 {:.1f} us", "fetch_cpu_us": "fetch {:.3f} us CPU/message",
         "server_cpu_us_per_message": "{:.3f} us CPU/message", "server_cpu_share": "server {:.0%} busy",
         "generator_cpu_share": "generator {:.0%} busy",
-        "server_rss_bytes": "{:,.0f} bytes RSS",
+        "server_rss_bytes": "{:,.0f} bytes RSS", "server_rss_growth_bytes": "{:,.0f} of them new",
+        "evaluations_per_s": "{:,.0f} evaluations/s",
     }  # fmt: skip
     return ", ".join(text.format(measured[name]) for name, text in shown.items() if name in measured)
 

@@ -14,6 +14,7 @@ from peers.mosquitto import mosquitto
 from peers.nats import nats
 from peers.redis import redis
 from processes import BENCH, Server, load, on_generator_core
+from push import PUSH
 from results import Measured
 from scenario import Comparison, Entrant, Scenario, Start
 from settings import Settings
@@ -261,5 +262,5 @@ IDLE = Scenario(
 )  # fmt: skip
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
-    PRODUCE_OS, PRODUCE_FSYNC, TOPICS_64, PRODUCE_PURE, LATENCY, FETCH, FETCH_V126, PRODUCE_BATCH, CLIENT, IDLE, *FLATNESS,
+    PRODUCE_OS, PRODUCE_FSYNC, TOPICS_64, PRODUCE_PURE, LATENCY, FETCH, FETCH_V126, PRODUCE_BATCH, CLIENT, IDLE, *FLATNESS, *PUSH,
 )  # fmt: skip

@@ -43,7 +43,7 @@ value and where it came from; `braid config check FILE` checks a file. A file is
 An unknown key, or an unknown `BRAID_*` variable, is an error that names the nearest known one. An empty variable counts as not set.
 
 Sizes are bytes or carry a unit: `kB`, `MB`, `GB`, `TB` are powers of 1000, `KiB`, `MiB`, `GiB`, `TiB` powers of 1024.
-Durations are seconds or carry units: `500ms`, `30s`, `1h30m`, `7d`, `2w`.
+Durations are seconds, or milliseconds where the name ends in `_ms`, or carry units: `500ms`, `30s`, `1h30m`, `7d`, `2w`.
 
 ## The broker
 """

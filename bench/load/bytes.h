@@ -20,6 +20,7 @@ static inline void put_le64(uint8_t *at, uint64_t value) { value = htole64(value
 static inline uint16_t get_be16(const uint8_t *at) { uint16_t value; memcpy(&value, at, 2); return be16toh(value); }
 static inline uint32_t get_be32(const uint8_t *at) { uint32_t value; memcpy(&value, at, 4); return be32toh(value); }
 static inline uint64_t get_be64(const uint8_t *at) { uint64_t value; memcpy(&value, at, 8); return be64toh(value); }
+static inline uint16_t get_le16(const uint8_t *at) { uint16_t value; memcpy(&value, at, 2); return le16toh(value); }
 static inline uint32_t get_le32(const uint8_t *at) { uint32_t value; memcpy(&value, at, 4); return le32toh(value); }
 static inline uint64_t get_le64(const uint8_t *at) { uint64_t value; memcpy(&value, at, 8); return le64toh(value); }
 

@@ -98,8 +98,8 @@ size_t frame_fetch_batches(uint8_t *frame, const struct options *options, const 
     put_be32(at, (uint32_t)partition);
     put_be64(at + 4, offset);
     put_be32(at + 12, (uint32_t)options->max_bytes);
-    put_be32(at + 16, 0); /* min_bytes: never wait */
-    put_be32(at + 20, 0); /* max_wait_ms */
+    put_be32(at + 16, options->wait_ms > 0); /* min_bytes: any record will do, or none has to be there */
+    put_be32(at + 20, (uint32_t)options->wait_ms);
     return finish(frame, at + 24, OP_FETCH_BATCHES);
 }
 

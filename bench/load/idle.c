@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -17,19 +16,7 @@
 #include "modes.h"
 #include "network.h"
 
-enum { ANSWER_BYTES_MAX = 1 << 20, SPARE_DESCRIPTORS = 64 };
-
-static void allow_descriptors(int count)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        fail_errno("getrlimit");
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        fail_errno("setrlimit");
-    if (limit.rlim_cur < (rlim_t)(count + SPARE_DESCRIPTORS))
-        fail("%d connections need more descriptors than the %lu allowed", count, (unsigned long)limit.rlim_cur);
-}
+enum { ANSWER_BYTES_MAX = 1 << 20 };
 
 static void ask_once(int socket, uint8_t *answer)
 {

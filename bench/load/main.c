@@ -19,6 +19,11 @@ static const struct {
     {"redis-xrange", run_redis_xrange},
     {"nats-js", run_nats_jetstream},
     {"mqtt-publish", run_mqtt_publish},
+    {"fan-blipmq", run_fan_blipmq},
+    {"fan-fq", run_fan_fq},
+    {"fan-flymq", run_fan_flymq},
+    {"fan-nats", run_fan_nats},
+    {"fan-mqtt", run_fan_mqtt},
 };
 
 int main(int count, char **words)

@@ -14,5 +14,10 @@ void run_redis_xadd(const struct options *options);
 void run_redis_xrange(const struct options *options);
 void run_nats_jetstream(const struct options *options);
 void run_mqtt_publish(const struct options *options);
+void run_fan_blipmq(const struct options *options);
+void run_fan_fq(const struct options *options);
+void run_fan_flymq(const struct options *options);
+void run_fan_nats(const struct options *options);
+void run_fan_mqtt(const struct options *options);
 
 #endif

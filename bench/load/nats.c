@@ -11,22 +11,13 @@
 #include "fail.h"
 #include "flymq.h"
 #include "modes.h"
+#include "nats_session.h"
 #include "network.h"
 #include "pipeline.h"
 
-enum { RING_REQUESTS_LEAST = 1024, LINE_BYTES_MAX = 65536, INBOX_BYTES = 32 };
+enum { RING_REQUESTS_LEAST = 1024, INBOX_BYTES = 32 };
 
 static const char STREAM[] = "BENCH";
-
-/* Waits for the server's answer to PING: everything sent before has then been read. */
-static void wait_for_pong(int handle, char *line)
-{
-    do {
-        receive_line(handle, line, LINE_BYTES_MAX);
-        if (line[0] == '-')
-            fail("the server answered: %s", line);
-    } while (strcmp(line, "PONG") != 0);
-}
 
 static void inbox_name(int serial, char inbox[INBOX_BYTES])
 {
@@ -39,16 +30,7 @@ static void greet(struct connection *connection, void *context)
     int *serial = context;
     char inbox[INBOX_BYTES];
     inbox_name((*serial)++, inbox);
-    static char line[LINE_BYTES_MAX];
-    char hello[512];
-    receive_line(connection->socket, line, sizeof line);
-    if (strncmp(line, "INFO ", 5) != 0)
-        fail("the server began with: %s", line);
-    int size = snprintf(hello, sizeof hello,
-                        "CONNECT {\"verbose\":false,\"pedantic\":false,\"tls_required\":false,\"name\":\"bench\",\"lang\":\"c\","
-                        "\"version\":\"1\",\"protocol\":1}\r\nSUB %s 1\r\nPING\r\n", inbox);
-    send_all(connection->socket, hello, (size_t)size);
-    wait_for_pong(connection->socket, line);
+    nats_greet(connection->socket, inbox);
 }
 
 static void create_stream(const struct options *options)
@@ -58,7 +40,7 @@ static void create_stream(const struct options *options)
     char inbox[INBOX_BYTES];
     inbox_name(serial, inbox);
     greet(&connection, &serial);
-    char description[512], request[1024], line[LINE_BYTES_MAX];
+    char description[512], request[1024], line[NATS_LINE_BYTES_MAX];
     int described = snprintf(description, sizeof description,
                              "{\"name\":\"%s\",\"subjects\":[\"%s.>\"],\"storage\":\"file\",\"retention\":\"limits\","
                              "\"discard\":\"old\",\"num_replicas\":1,\"max_msgs\":-1,\"max_bytes\":-1,\"max_age\":0,"
@@ -104,18 +86,11 @@ static size_t check_acknowledgements(struct connection *connection, const uint8_
             used += whole;
             connection->requests++;
             connection->messages++;
-        } else if (memcmp(answer, "PING\r\n", 6) == 0) {
-            send_all(connection->socket, "PONG\r\n", 6);
-            used += 6;
-        } else if (memcmp(answer, "PONG\r\n", 6) == 0) {
-            used += 6;
-        } else if (memcmp(answer, "INFO ", 5) == 0) {
-            const uint8_t *line_end = memchr(answer, '\n', size - used);
-            if (line_end == NULL)
-                break;
-            used = (size_t)(line_end + 1 - data);
         } else {
-            fail("the server answered: %.*s", (int)(size - used < 200 ? size - used : 200), answer);
+            size_t other = nats_other(connection->socket, answer, size - used);
+            if (other == 0)
+                break;
+            used += other;
         }
     }
     return used;

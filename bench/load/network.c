@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -12,9 +13,26 @@
 #include "fail.h"
 
 /* A server that does not answer for this long has failed the benchmark. */
-enum { HANDSHAKE_TIMEOUT_S = 20 };
+enum { HANDSHAKE_TIMEOUT_S = 20, SPARE_DESCRIPTORS = 64 };
+
+void allow_descriptors(int count)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        fail_errno("getrlimit");
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        fail_errno("setrlimit");
+    if (limit.rlim_cur < (rlim_t)(count + SPARE_DESCRIPTORS))
+        fail("%d connections need more descriptors than the %lu allowed", count, (unsigned long)limit.rlim_cur);
+}
 
 int connect_to(int port)
+{
+    return connect_with_buffer(port, 0);
+}
+
+int connect_with_buffer(int port, int receive_bytes)
 {
     int handle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (handle < 0)
@@ -24,6 +42,8 @@ int connect_to(int port)
     if (setsockopt(handle, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0
         || setsockopt(handle, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0
         || setsockopt(handle, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0)
+        fail_errno("setsockopt");
+    if (receive_bytes > 0 && setsockopt(handle, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes) != 0)
         fail_errno("setsockopt");
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

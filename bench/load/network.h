@@ -8,6 +8,12 @@
 /* A connected TCP socket to 127.0.0.1 with Nagle's algorithm off. Blocking until `stop_blocking`. */
 int connect_to(int port);
 
+/* The same with a receive buffer of about so many bytes; 0 leaves that to the system. */
+int connect_with_buffer(int port, int receive_bytes);
+
+/* Raises the limit on open descriptors, or ends the program when `count` connections are more than the system allows. */
+void allow_descriptors(int count);
+
 void stop_blocking(int socket);
 
 /* Sends or receives exactly `size` bytes on a blocking socket, or ends the program. */

@@ -9,7 +9,7 @@
 
 enum letter {
     OPT_PORT = 1, OPT_CONNECTIONS, OPT_WINDOW, OPT_VALUE_BYTES, OPT_KEY_BYTES, OPT_TOPICS, OPT_PARTITIONS, OPT_PARTITION,
-    OPT_RECORDS, OPT_MAX_MESSAGES, OPT_MAX_BYTES, OPT_FROM, OPT_END, OPT_COUNT, OPT_WARMUP, OPT_DURATION, OPT_V126, OPT_ECHO,
+    OPT_SUBSCRIBERS, OPT_SLOW, OPT_QOS, OPT_GAP_US, OPT_WAIT_MS, OPT_RECORDS, OPT_MAX_MESSAGES, OPT_MAX_BYTES, OPT_FROM, OPT_END, OPT_COUNT, OPT_WARMUP, OPT_DURATION, OPT_V126, OPT_ECHO,
     OPT_NO_CREATE, OPT_WATCH_PID, OPT_TOPIC, OPT_HELP,
 };
 
@@ -31,6 +31,11 @@ static const struct option KNOWN[] = {
     {"count", required_argument, NULL, OPT_COUNT},
     {"warmup", required_argument, NULL, OPT_WARMUP},
     {"duration", required_argument, NULL, OPT_DURATION},
+    {"subscribers", required_argument, NULL, OPT_SUBSCRIBERS},
+    {"slow", required_argument, NULL, OPT_SLOW},
+    {"qos", required_argument, NULL, OPT_QOS},
+    {"gap-us", required_argument, NULL, OPT_GAP_US},
+    {"wait-ms", required_argument, NULL, OPT_WAIT_MS},
     {"v126", no_argument, NULL, OPT_V126},
     {"echo", no_argument, NULL, OPT_ECHO},
     {"no-create", no_argument, NULL, OPT_NO_CREATE},
@@ -48,6 +53,9 @@ static const char USAGE[] =
     "  redis-xadd     pipelined XADD                 redis-xrange   fill a stream, then pipelined XRANGE\n"
     "  nats-js        JetStream publish with acks    mqtt-publish   QoS 1 PUBLISH for an absent subscriber\n"
     "\n"
+    "  fan-blipmq, fan-fq, fan-flymq, fan-nats, fan-mqtt\n"
+    "                 publishers to subscribers; every message must arrive at each of them, in order\n"
+    "\n"
     "  --connections N (1)   --window N (1000)       requests in flight on each connection\n"
     "  --value-bytes N (100) --key-bytes N (0)\n"
     "  --topic NAME (bench)  --topics N (1)          requests go to the topics one by one in turn\n"
@@ -56,6 +64,9 @@ static const char USAGE[] =
     "  --max-messages N (500) --max-bytes N (1 MiB)  size of one read\n"
     "  --from N (0)          --end N                 the offsets that reads walk over\n"
     "  --warmup S (1)        --duration S (3)        time; or --count N requests\n"
+    "  --subscribers N (1)   --slow N (0)            of modes fan-...: those who read, and more who never do\n"
+    "  --qos 0|1 (0)         --gap-us N (0)          one message at a time, N us after the last one arrived\n"
+    "  --wait-ms N (0)                               how long a read that finds nothing waits\n"
     "  --v126                                        the dialect of the published clients\n"
     "  --echo                                        the server sends each frame back as it came\n"
     "  --no-create                                   the topics exist already\n"
@@ -90,6 +101,11 @@ static void apply(struct options *options, const char *name, int letter, const c
     case OPT_COUNT: options->count = (uint64_t)number(name, text, 1, 1e15); break;
     case OPT_WARMUP: options->warmup_s = number(name, text, 0, 3600); break;
     case OPT_DURATION: options->duration_s = number(name, text, 0.01, 3600); break;
+    case OPT_SUBSCRIBERS: options->subscribers = (int)number(name, text, 1, 60000); break;
+    case OPT_SLOW: options->slow = (int)number(name, text, 0, 60000); break;
+    case OPT_QOS: options->qos = (int)number(name, text, 0, 1); break;
+    case OPT_GAP_US: options->gap_us = (int)number(name, text, 0, 1e9); break;
+    case OPT_WAIT_MS: options->wait_ms = (int)number(name, text, 0, 60000); break;
     case OPT_V126: options->v126 = true; break;
     case OPT_ECHO: options->echo = true; break;
     case OPT_NO_CREATE: options->create = false; break;
@@ -104,6 +120,7 @@ struct options read_options(int count, char **words)
     struct options options = {
         .topic = "bench", .connections = 1, .window = 1000, .value_bytes = 100, .topics = 1, .partitions = 1, .records = 1000,
         .max_messages = 500, .max_bytes = 1 << 20, .warmup_s = 1, .duration_s = 3, .create = true,
+        .subscribers = 1,
     };
     int letter, index = 0;
     while ((letter = getopt_long(count, words, "", KNOWN, &index)) != -1)

@@ -27,6 +27,11 @@ struct options {
     uint64_t count;            /* stop after this many requests instead of after a time */
     double warmup_s;
     double duration_s;
+    int subscribers;           /* that read (modes fan-...); publishers are the connections */
+    int slow;                  /* more that never read */
+    int qos;
+    int gap_us;                /* one message at a time, with everybody idle for so long before each; 0 = as many as the window */
+    int wait_ms;               /* how long a read that finds nothing waits */
     bool v126;                 /* speak the dialect of the published clients */
     bool echo;                 /* the server sends every frame back as it came */
     bool create;               /* create the topics first */

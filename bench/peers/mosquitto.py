@@ -1,4 +1,4 @@
-"""Mosquitto: MQTT, QoS 1, for a subscriber that is away.
+"""Mosquitto: MQTT at QoS 0 and 1, for subscribers that are there and for one that is away.
 
 Its persistence is a snapshot at intervals, not a log: an acknowledged message is in memory until the next one.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from processes import Server, accepts, free_port, running
+from processes import Server, answering, free_port, running
 
 from peers.programs import find
 
@@ -33,5 +33,5 @@ def mosquitto(directory: Path) -> Iterator[Server]:
     if os.geteuid() == 0:
         lines.append("user root")  # it would otherwise become a user who may not write here
     config.write_text("\n".join(lines) + "\n")
-    with running("Mosquitto", [find_mosquitto(), "-c", config], directory, lambda: port if accepts(port) else None) as server:
+    with running("Mosquitto", [find_mosquitto(), "-c", config], directory, lambda: answering(port)) as server:
         yield server

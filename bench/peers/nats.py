@@ -1,4 +1,4 @@
-"""NATS with JetStream: a stream on file, acknowledged publishes."""
+"""NATS: with JetStream, a stream on file and acknowledged publishes; or core, publish and subscribe without a store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from processes import Server, accepts, free_port, running
+from processes import Server, answering, free_port, running
 
 from peers.programs import PeerMissing, find, version_of
 
@@ -33,5 +33,15 @@ def nats(directory: Path, *, sync_always: bool = False) -> Iterator[Server]:
     sync = ", sync_interval: always" if sync_always else ""
     config.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{store}"{sync} }}\n')
     name = "NATS JetStream" + (" sync always" if sync_always else " file")
-    with running(name, [program, "-c", config], directory, lambda: port if accepts(port) else None) as server:
+    with running(name, [program, "-c", config], directory, lambda: answering(port)) as server:
+        yield server
+
+
+@contextmanager
+def nats_core(directory: Path) -> Iterator[Server]:
+    """A server that keeps nothing: who subscribes gets what is published from then on."""
+    program = find_nats(sync_always=False)
+    port = free_port()
+    command: list[str | Path] = [program, "--addr", "127.0.0.1", "--port", str(port)]
+    with running("NATS core", command, directory, lambda: answering(port)) as server:
         yield server

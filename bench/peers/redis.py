@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from processes import Server, accepts, free_port, running
+from processes import Server, answering, free_port, running
 
 from peers.programs import find
 
@@ -26,5 +26,5 @@ def redis(directory: Path, *, fsync: Literal["everysec", "always"]) -> Iterator[
         find_redis(), "--port", str(port), "--bind", "127.0.0.1", "--dir", directory, "--save", "", "--appendonly", "yes",
         "--appendfsync", fsync, "--auto-aof-rewrite-percentage", "0", "--daemonize", "no",
     ]  # fmt: skip
-    with running(f"Redis {fsync}", command, directory, lambda: port if accepts(port) else None) as server:
+    with running(f"Redis {fsync}", command, directory, lambda: answering(port)) as server:
         yield server

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braidmq.base import config_kinds as kinds
+from braidmq.base.config_keys import parse_api_key
+from braidmq.base.config_links import FederationLink, Upstream
 from braidmq.base.config_listen import Listen, parse_listen
 
 GOOD: list[tuple[kinds.Kind[Any], object, object]] = [
@@ -28,18 +30,38 @@ GOOD: list[tuple[kinds.Kind[Any], object, object]] = [
     (kinds.duration(0, 1e9), "1.5", 1.5),
     (kinds.duration(0, 1e9), 2, 2.0),
     (kinds.duration(10, 20, zero=True), "0", 0.0),
+    (kinds.milliseconds(1, 10**6), "500ms", 500),
+    (kinds.milliseconds(1, 10**6), "1m30s", 90_000),
+    (kinds.milliseconds(1, 10**6), " 1_500 ", 1500),
+    (kinds.milliseconds(1, 10**6), 7, 7),
+    (kinds.milliseconds(1, 10**6), 7.0, 7),
+    (kinds.milliseconds(10, 20, zero=True), "0", 0),
     (kinds.count(1, 1000), " 10 ", 10),
     (kinds.count(1, 1_000_000), "10_000", 10000),
     (kinds.boolean(), "Yes", True),
     (kinds.boolean(), "off", False),
     (kinds.boolean(), False, False),
     (kinds.choice("none", "os"), "OS", "os"),
+    (kinds.choices("none", "os"), "OS, none,os", ("os", "none")),
+    (kinds.choices("none", "os"), ["none"], ("none",)),
     (kinds.text(3), " ab ", "ab"),
+    (kinds.ipv4_address(), " 10.0.0.1", "10.0.0.1"),
+    (kinds.ipv4_address(), "", None),
+    (kinds.ipv4_address(), None, None),
     (kinds.path(), "/a b", "/a b"),
     (kinds.optional_path(), "", None),
     (kinds.listeners(), "flymq://a:1, flymqs://b:2", (Listen("flymq", "a", 1), Listen("flymqs", "b", 2))),
     (kinds.listeners(), ["flymq://a:1,flymq://a:2"], (Listen("flymq", "a", 1), Listen("flymq", "a", 2))),
     (kinds.listeners(), "flymq://a:0,flymq://a:0", (Listen("flymq", "a", 0), Listen("flymq", "a", 0))),
+    (kinds.api_keys(), "", ()),
+    (kinds.api_keys(), "me=secret", (parse_api_key("me=secret"),)),
+    (kinds.federation_links(), [], ()),
+    (kinds.federation_links(), "blipmq://k@a:1,blipmqs://b:2", (FederationLink("a", 1, False, "k"), FederationLink("b", 2, True))),
+    (
+        kinds.upstreams(),
+        "fq://a:1/q/mem:drop,private?exchange=x, fqs://b:2?exchange=y",
+        (Upstream("a", 1, "x", queue="q"), Upstream("b", 2, "y", tls=True)),
+    ),
 ]
 
 BAD: list[tuple[kinds.Kind[Any], object, str]] = [
@@ -66,6 +88,12 @@ BAD: list[tuple[kinds.Kind[Any], object, str]] = [
     (kinds.duration(10, 20), 9.5, "10s to 20s"),
     (kinds.duration(10, 20, zero=True), "-1", "not a duration"),
     (kinds.duration(10, 20, zero=True), -1, "out of range"),
+    (kinds.milliseconds(10, 20), 9, "10ms to 20ms"),
+    (kinds.milliseconds(10, 20), "21ms", "10ms to 20ms"),
+    (kinds.milliseconds(1, 20), "1.5", "whole number of milliseconds"),
+    (kinds.milliseconds(1, 20), "1.5ms", "whole number of milliseconds"),
+    (kinds.milliseconds(1, 20), True, "not a duration"),
+    (kinds.milliseconds(1, 20), "soon", "not a duration"),
     (kinds.count(1, 3), "0", "1 to 3"),
     (kinds.count(1, 3), 4, "1 to 3"),
     (kinds.count(1, 3), "two", "whole number"),
@@ -81,13 +109,24 @@ BAD: list[tuple[kinds.Kind[Any], object, str]] = [
     (kinds.text(3), "abcd", "1 to 3"),
     (kinds.text(9), "a\nb", "control characters"),
     (kinds.text(9), 3, "not text"),
+    (kinds.choices("none", "os"), "none,o", "did you mean `os`"),
+    (kinds.choices("none", "os"), "", "at least one of none, os"),
+    (kinds.ipv4_address(), "10.0.0", "not an IPv4 address"),
+    (kinds.ipv4_address(), "0.0.0.0", "every broker's"),
+    (kinds.ipv4_address(), "127.0.0.1", "every broker's"),
+    (kinds.ipv4_address(), 3, "not text"),
     (kinds.path(), "", "empty"),
     (kinds.path(), "a\0b", "control characters"),
     (kinds.optional_path(), 3, "not text"),
     (kinds.listeners(), "", "at least one"),
     (kinds.listeners(), [], "at least one"),
-    (kinds.listeners(), [9092], "not a listener"),
+    (kinds.listeners(), [9092], "type int, not text"),
     (kinds.listeners(), "flymq://a:1,flymqs://a:1", "twice"),
+    (kinds.listeners(), "flymq://a:1,fq://a:1", "twice"),
+    (kinds.api_keys(), "me", "USER=KEY"),
+    (kinds.api_keys(), ["me=k", 3], "type int, not text"),
+    (kinds.federation_links(), "fq://a:1", "begins with blipmq://"),
+    (kinds.upstreams(), "a:1", "begins with fq://"),
 ]
 
 
@@ -141,6 +180,10 @@ def test_durations_as_a_person_writes_them(seconds: float, shown: str) -> None:
         ("flymq://:9092?dialect=documented", Listen("flymq", "0.0.0.0", 9092, "documented")),
         ("flymq://*:65535", Listen("flymq", "0.0.0.0", 65535, "auto")),
         ("flymq://[::]:1", Listen("flymq", "::", 1, "auto")),
+        ("blipmq://127.0.0.1:7878", Listen("blipmq", "127.0.0.1", 7878)),
+        ("BlipMQs://:0", Listen("blipmqs", "0.0.0.0", 0)),
+        ("fq://[::1]:8765/", Listen("fq", "::1", 8765)),
+        ("fqs://a:1", Listen("fqs", "a", 1)),
     ],
 )
 def test_listener_urls(url: str, expected: Listen) -> None:
@@ -168,11 +211,22 @@ def test_listener_urls(url: str, expected: Listen) -> None:
         ("flymq://a:1?dialect=v1", "unknown dialect `v1`"),
         ("flymq://a:1?dialekt=v126", "unknown option `dialekt`"),
         ("flymq://a:1/path", "not a port"),
+        ("blipmq://a", "write a:7878"),
+        ("fqs://a", "write a:8765"),
+        ("fq://a:1?dialect=auto", "fq listeners take no options"),
+        ("flymqss://a:1", "unknown scheme `flymqss`"),
     ],
 )
 def test_listener_urls_that_cannot_be_bound(url: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         parse_listen(url)
+
+
+@pytest.mark.parametrize("protocol", ["flymq", "blipmq", "fq"])
+def test_the_scheme_says_what_is_spoken_and_whether_it_is_encrypted(protocol: str) -> None:
+    plain, encrypted = parse_listen(f"{protocol}://a:1"), parse_listen(f"{protocol}s://a:1")
+    assert (plain.protocol, plain.tls) == (protocol, False)
+    assert (encrypted.protocol, encrypted.tls) == (protocol, True)
 
 
 @given(st.text(max_size=40))

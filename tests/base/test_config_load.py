@@ -52,6 +52,37 @@ SAMPLES = {
     "schema_strict": ("true", "false", "true"),
     "encryption_enabled": ("true", "false", "true"),
     "encryption_key_file": ("/a", "/b", "/c"),
+    "blipmq_api_keys": ("a=1", "b=2", "c=3"),
+    "blipmq_payload_bytes_max": ("1KiB", "2KiB", "3KiB"),
+    "blipmq_subscriber_capacity": ("1", "2", "3"),
+    "blipmq_overflow": ("drop_new", "block", "drop_oldest"),
+    "blipmq_block_timeout_ms": ("1", "2ms", "3s"),
+    "blipmq_max_inflight": ("1", "2", "3"),
+    "blipmq_ack_timeout_ms": ("1", "2ms", "3s"),
+    "blipmq_max_attempts": ("1", "2", "3"),
+    "blipmq_durable_capacity": ("1", "2", "3"),
+    "blipmq_durable_expiry_s": ("1h", "2h", "3h"),
+    "blipmq_keepalive_s": ("1s", "2s", "0"),
+    "blipmq_auth_timeout_s": ("1s", "2s", "3s"),
+    "blipmq_max_batch": ("1", "2", "3"),
+    "blipmq_max_batch_bytes": ("1KiB", "2KiB", "3KiB"),
+    "blipmq_flush_interval_ms": ("2", "3ms", "0"),
+    "blipmq_default_ttl_ms": ("1", "2s", "0"),
+    "blipmq_timestamp_unit": ("ms", "us", "ns"),
+    "blipmq_strict_topics": ("true", "false", "true"),
+    "blipmq_framings": ("legacy", "binary1", "flatbuffers,legacy"),
+    "blipmq_dedup_window_ms": ("1", "2s", "0"),
+    "blipmq_write_stall_s": ("1s", "2s", "3s"),
+    "blipmq_drain_timeout_s": ("1s", "2s", "3s"),
+    "blipmq_federation": ("blipmq://a:1", "blipmq://k@b:2", "blipmqs://c:3"),
+    "fq_node_id": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
+    "fq_payload_bytes_max": ("1MiB", "2MiB", "3MiB"),
+    "fq_backlog": ("1", "2", "3"),
+    "fq_consumers_max": ("1", "2", "3"),
+    "fq_key_grace_s": ("1s", "2s", "3s"),
+    "fq_upstreams": ("fq://a:1?exchange=x", "fq://b:1?exchange=x", "fqs://c:1?exchange=x"),
+    "fq_http": ("false", "true", "false"),
+    "fq_web_root": ("/a", "/b", "/c"),
     "log_level": ("debug", "warn", "error"),
     "log_format": ("text", "json", "text"),
 }
@@ -94,7 +125,7 @@ def test_defaults_are_what_the_kinds_accept() -> None:
 def test_defaults_that_other_parts_promise() -> None:
     config = load_config({}, {})
     assert config == Config()
-    assert config.listen == (Listen("flymq", "127.0.0.1", 9092, "auto"),)
+    assert list(map(str, config.listen)) == ["flymq://127.0.0.1:9092", "blipmq://127.0.0.1:7878", "fq://127.0.0.1:8765"]
     assert (config.durability, config.data_dir, config.default_partitions) == ("fsync", "./data", 3)
     assert (config.segment_bytes, config.segment_age_s) == (256 * 1024 * 1024, 86400)
     assert (config.retention_bytes, config.retention_age_s) == (1_000_000_000, 604800)
@@ -202,6 +233,16 @@ def test_an_unreadable_file_says_so(name: str, content: str | bytes | None, tmp_
     assert code_of(caught) == "CONFIG_UNREADABLE" and str(file) in caught.value.text
 
 
+# --- the node id of fq
+
+
+def test_a_node_id_of_fq_is_given_or_made_from_the_name_of_the_node() -> None:
+    assert Config(fq_node_id="10.1.2.3").fq_node == bytes((10, 1, 2, 3))
+    one, other = Config(node_id="one").fq_node, Config(node_id="other").fq_node
+    assert one != other and one == Config(node_id="one").fq_node
+    assert len(one) == 4 and one[0] not in (0, 127)
+
+
 # --- TLS
 
 
@@ -211,6 +252,15 @@ def test_a_tls_listener_needs_certificate_and_key() -> None:
     assert code_of(caught) == "CONFIG_INVALID_VALUE" and "tls_key_file" in caught.value.text
     config = load_config({"listen": "flymqs://127.0.0.1:0", "tls_cert_file": "/c", "tls_key_file": "/k"}, {})
     assert config.listen[0].tls and config.warnings == ()
+
+
+@pytest.mark.parametrize("scheme", ["blipmqs", "fqs"])
+def test_any_tls_listener_uses_the_certificate(scheme: str) -> None:
+    listen = ["flymq://127.0.0.1:0", f"{scheme}://127.0.0.1:0"]
+    assert load_config({"listen": listen, "tls_cert_file": "/c", "tls_key_file": "/k"}, {}).warnings == ()
+    with pytest.raises(BraidError) as caught:
+        load_config({"listen": listen}, {})
+    assert f"{scheme}://127.0.0.1:0 needs both" in caught.value.text
 
 
 def test_a_certificate_without_a_tls_listener_is_worth_a_warning() -> None:
@@ -288,9 +338,12 @@ def test_our_key_wins_over_the_alias_in_one_file_whatever_their_order(tmp_path: 
 
 def test_flymq_tls_switch() -> None:
     files = {"FLYMQ_TLS_CERT_FILE": "/c", "FLYMQ_TLS_KEY_FILE": "/k"}
-    assert str(load_config({}, {"FLYMQ_TLS_ENABLED": "true", **files}).listen[0]) == "flymqs://127.0.0.1:9092"
+    switched = load_config({}, {"FLYMQ_TLS_ENABLED": "true", **files})
+    assert [listen.scheme for listen in switched.listen] == ["flymqs", "blipmq", "fq"], "the switch is about FlyMQ"
     explicit = load_config({"listen": "flymq://127.0.0.1:0"}, {"FLYMQ_TLS_ENABLED": "1", **files})
     assert not explicit.listen[0].tls and any("FLYMQ_TLS_ENABLED" in warning for warning in explicit.warnings)
+    other = load_config({"listen": ["flymqs://127.0.0.1:0", "fq://127.0.0.1:0"]}, {"FLYMQ_TLS_ENABLED": "1", **files})
+    assert not other.listen[1].tls and not other.warnings
     with pytest.raises(BraidError):
         load_config({}, {"FLYMQ_TLS_ENABLED": "true"})
 

@@ -18,6 +18,7 @@ from braidmq.base.clock import ManualClock
 from braidmq.base.disk_real import RealDisk
 from braidmq.base.errors import BraidError
 from braidmq.hot import layout
+from braidmq.log import attrs as record_attrs
 from braidmq.log.attrs import encode_headers
 from braidmq.log.checkpoint import Checkpoint, PartitionCheckpoint
 from braidmq.log.commit import GroupCommit, InlineSyncer
@@ -138,6 +139,11 @@ def test_the_table_of_flags_is_complete() -> None:
     known = {name.removeprefix("FLAG_"): value for name, value in vars(layout).items() if name.startswith("FLAG_")}
     assert documented == known
     assert sum(documented.values()) == layout.FLAGS_KNOWN
+
+
+def test_the_table_of_tags_is_complete() -> None:
+    documented = [int(tag) for tag, _ in tables(section(BATCH_PAGE, "Attrs"))[1]]
+    assert documented == sorted(value for name, value in vars(record_attrs).items() if name.startswith("TAG_"))
 
 
 def test_the_index_is_as_documented(tmp_path: Path) -> None:

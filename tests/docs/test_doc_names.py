@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -15,7 +16,10 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.config import SETTINGS
 from braidmq.base.errors import ERRORS
+from braidmq.broker.push import Overflow
 from braidmq.broker.topics import PROPERTIES
+from braidmq.client.blipmq_settings import BlipMQSettings
+from braidmq.client.fq_settings import FqSettings
 from braidmq.hot import layout
 from braidmq.log.level import Level
 from braidmq.security.rules import OPCODE_PERMISSIONS, Rule
@@ -23,15 +27,19 @@ from braidmq.server.operations import OPERATIONS
 from braidmq.wire.flymq import Op
 
 ARCHITECTURE = page("docs/architecture.md")
+BLIPMQ = page("docs/protocols/blipmq.md")
 BATCH = page("docs/batch-format.md")
 DURABILITY = page("docs/durability.md")
 FLYMQ = page("docs/protocols/flymq.md")
+FQ = page("docs/protocols/fq.md")
 SECURITY = page("docs/security.md")
 WRITTEN = {
     "architecture": ARCHITECTURE,
     "batch-format": BATCH,
     "durability": DURABILITY,
     "flymq": FLYMQ,
+    "blipmq": BLIPMQ,
+    "fq": FQ,
     "security": SECURITY,
     "groups": page("docs/groups.md"),
     "schemas": page("docs/schemas.md"),
@@ -44,7 +52,7 @@ PACKAGE = ROOT / "src" / "braidmq"
 @cache
 def sources(*folders: str) -> Mapping[str, str]:
     """Python and Cython source below the named layers, by path in the package."""
-    files = (path for folder in folders for path in sorted((PACKAGE / folder).rglob("*")) if path.suffix in (".py", ".pyx"))
+    files = (path for folder in folders for path in sorted((PACKAGE / folder).rglob("*")) if path.suffix in (".py", ".pyx", ".pxi"))
     return {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
@@ -161,13 +169,47 @@ def documented_errors(text: str) -> set[str]:
     return {re.sub(r"^\[(\w+)\]\(\S+#(\w+)\)$", r"\1", row[0]) for row in tables(section(text, "ERROR"))[1]}
 
 
-def test_the_table_of_errors_is_what_a_client_may_get() -> None:
+OTHER_PROTOCOLS = {
+    "blipmq": re.compile(r"(?:server/blipmq_|wire/blipmq/|broker/push/|hot/(?:pure|_native)_blipmq\.)"),
+    "fq": re.compile(r"(?:server/fq_|wire/fq/|broker/fq_|hot/(?:pure|_native)_fq\.)"),
+}
+"""Files that only connections of these protocols lead to."""
+
+
+def own_codes(files: Mapping[str, str], protocol: str) -> set[str]:
+    """Codes that only this protocol can lead to."""
+    own = {path: source for path, source in files.items() if OTHER_PROTOCOLS[protocol].match(path)}
+    return raised_codes(own.values()) - raised_codes(source for path, source in files.items() if path not in own)
+
+
+def layers_of_the_broker() -> Mapping[str, str]:
+    """Everything that raises what a client may be sent."""
     layers = sources("server", "broker", "security", "schemas", "log", "wire", "hot")
     below = {path: source for path, source in sources("base").items() if path in ("base/compression.py", "base/key_ring.py")}
     assert len(below) == 2
-    raised = raised_codes([*layers.values(), *below.values()])
+    return {**layers, **below}
+
+
+def test_the_table_of_errors_is_what_a_client_may_get() -> None:
+    files = layers_of_the_broker()
+    raised = raised_codes(source for path, source in files.items() if not any(p.match(path) for p in OTHER_PROTOCOLS.values()))
     assert set(NOT_SENT) <= raised
     assert documented_errors(FLYMQ) == raised - set(NOT_SENT)
+
+
+@pytest.mark.parametrize("protocol", OTHER_PROTOCOLS)
+def test_the_errors_of_a_protocol_are_on_its_page_and_on_no_other(protocol: str) -> None:
+    codes = own_codes(layers_of_the_broker(), protocol)
+    assert len(codes) >= 10
+    assert codes - code_words(section(WRITTEN[protocol], "Errors")) == set()
+    others = " ".join(text for name, text in WRITTEN.items() if name in ("flymq", *OTHER_PROTOCOLS) and name != protocol)
+    assert codes & set(re.findall(r"\b[A-Z_]+\b", others)) == set()
+
+
+def test_a_missing_error_of_a_protocol_is_noticed() -> None:
+    files = {"server/fq_x.py": '"EOF" "UNREACHABLE"', "wire/fq/y.py": '"TIMED_OUT"', "server/blipmq_z.py": '"UNREACHABLE" "EOF"'}
+    assert own_codes(files, "fq") == {"TIMED_OUT"}
+    assert own_codes({**files, "server/session.py": '"TIMED_OUT"'}, "fq") == set()
 
 
 def test_a_missing_error_is_noticed() -> None:
@@ -177,7 +219,7 @@ def test_a_missing_error_is_noticed() -> None:
 
 
 def test_links_to_errors_lead_to_the_code_they_name() -> None:
-    found = re.findall(r"\[([A-Z_]+)\]\(\.\./reference/errors\.md#(\w+)\)", FLYMQ)
+    found = re.findall(r"\[([A-Z_]+)\]\(\.\./reference/errors\.md#(\w+)\)", FLYMQ + BLIPMQ + FQ)
     assert found
     assert [(code, anchor) for code, anchor in found if code.lower() != anchor] == []
 
@@ -188,7 +230,7 @@ def test_the_page_for_operators_names_every_error_of_the_storage() -> None:
     assert {code for code in of_storage if code not in DURABILITY} == set()
 
 
-OTHER_CAPITALS = {"TCP_NODELAY", "BRAID_PURE", "DATA_DIR", "NEXT_OFFSET"} | {
+OTHER_CAPITALS = {"TCP_NODELAY", "BRAID_PURE", "DATA_DIR", "NEXT_OFFSET", "AUTH_RESP"} | {
     "BRAID_ENCRYPTION_KEYS", "BRAID_AUTH_ADMIN_PASSWORD", "BRAID_USERNAME", "BRAID_PASSWORD",
 }  # fmt: skip
 
@@ -196,7 +238,7 @@ OTHER_CAPITALS = {"TCP_NODELAY", "BRAID_PURE", "DATA_DIR", "NEXT_OFFSET"} | {
 def unknown_capitals(text: str) -> set[str]:
     """Names in capitals that are no error, no operation and no limit."""
     named = set(re.findall(r"(?<![\w#.])[A-Z0-9]+(?:_[A-Z0-9]+)+\b", re.sub(r"\]\([^)]*\)", "]", prose(text))))
-    return named - set(ERRORS) - set(Op.__members__) - set(vars(limits)) - OTHER_CAPITALS
+    return named - set(ERRORS) - set(Op.__members__) - set(Overflow.__members__) - set(vars(limits)) - OTHER_CAPITALS
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -250,6 +292,27 @@ def test_the_table_of_topic_properties_is_complete() -> None:
     assert len(of_broker) == 5 and of_broker <= keys
 
 
+@pytest.mark.parametrize("protocol", ["blipmq", "fq"])
+def test_the_settings_of_a_protocol_are_on_its_page(protocol: str) -> None:
+    keys = {setting.key for setting in SETTINGS}
+    named = {word for word in code_words(WRITTEN[protocol]) if re.fullmatch(rf"{protocol}_[a-z_]+", word)}
+    assert named - keys == set(), "no such setting"
+    assert {key for key in keys if key.startswith(f"{protocol}_")} <= code_words(section(WRITTEN[protocol], "Settings"))
+
+
+def documented_arguments(path: str) -> set[str]:
+    """The arguments that the table of a client's page has."""
+    return {name for row in tables(section(page(path), "Settings"))[0] for name in re.findall(r"\w+", row[0])}
+
+
+@pytest.mark.parametrize(
+    ("path", "settings"), [("docs/client-blipmq.md", BlipMQSettings), ("docs/client-fq.md", FqSettings)]
+)
+def test_the_arguments_of_a_client_are_on_its_page(path: str, settings: type[BlipMQSettings] | type[FqSettings]) -> None:
+    connect = {"address", "queue_type", "user", "password"} if settings is FqSettings else {"address"}
+    assert documented_arguments(path) == connect | {field.name for field in dataclasses.fields(settings)} - {"servers", "auth"}
+
+
 def test_the_table_of_levels_is_complete() -> None:
     rows = tables(section(DURABILITY, "Levels"))[0]
     assert [re.findall(r"`(\w+)`", row[0]) or [row[0]] for row in rows] == [[level.name.lower()] for level in Level]
@@ -291,6 +354,28 @@ IN_MIB = {f"{name}_MIB": value / limits.MIB for name, value in LIMITS.items()}
         ("transactions", "at most {TRANSACTION_RECORDS_MAX:,} records and {TRANSACTION_BYTES_MAX_MIB:g} MiB"),
         ("security", "up to {THROTTLE_SECONDS_MAX:g} s"),
         ("architecture", "more than {FLUSH_BYTES_TARGET_MIB:g} MiB in one turn"),
+        ("architecture", "a run of up to {PUSH_CHUNK_BYTES_KIB:g} KiB of records"),
+        ("architecture", "chunks of all feeds within {PUSH_CHUNKS_BYTES_MAX_MIB:g} MiB"),
+        ("architecture", "| {TOPIC_NAME_BYTES_MAX}, and groups {GROUP_NAME_BYTES_MAX} |"),
+        ("architecture", "route, cut at {FQ_NAME_BYTES_MAX} bytes"),
+        ("blipmq", "A topic has 1 to {BLIPMQ_TEXT_CHARACTERS_MAX} characters"),
+        ("blipmq", "levels between `/`, at most {BLIPMQ_LEVELS_MAX} of them"),
+        ("blipmq", "up to `blipmq_payload_bytes_max` and {BLIPMQ_FRAME_SPARE_BYTES_KIB:g} KiB | a frame"),
+        ("blipmq", "up to {BLIPMQ_SKIPPED_BYTES_MAX_MIB:g} MiB | read past"),
+        ("blipmq", "below {BLIPMQ_FRAME_BYTES_MIN} | Error 8"),
+        (
+            "blipmq",
+            "at most {BLIPMQ_EXPRESSION_CHARACTERS_MAX} characters, {BLIPMQ_EXPRESSION_DEPTH_MAX} levels and "
+            "{BLIPMQ_EXPRESSION_COMPARISONS_MAX} comparisons",
+        ),
+        ("blipmq", "the last {FEDERATION_ORIGINS_REMEMBERED:,}"),
+        ("blipmq", "More than {BLIPMQ_ERRORS_PER_S_MAX} Errors within a second"),
+        ("fq", "An exchange, route or sender over {FQ_NAME_BYTES_MAX} bytes, or more than {FQ_HOPS_MAX} hops"),
+        ("fq", "A program has at most {FQ_PROGRAM_BYTES_MAX} bytes, {FQ_PROGRAM_DEPTH_MAX} levels of parentheses"),
+        ("fq", "and {FQ_PROGRAM_ARGUMENTS_MAX} arguments a function"),
+        ("fq", "A queue has at most {FQ_QUEUE_BINDINGS_MAX:,} of them"),
+        ("fq", "has {FQ_HANDSHAKE_SECONDS_MAX:g} s to say what it is"),
+        ("fq", "up to {FQ_WEB_FILE_BYTES_MAX_MIB:g} MiB; `/` is"),
         ("architecture", "Up to {SYNC_FILES_ONE_BY_ONE_MAX} files and directories"),
     ],
 )
@@ -378,7 +463,7 @@ def missing_code(text: str) -> set[str]:
     everything = sources("base", "hot", "wire", "log", "schemas", "security", "broker", "server", "client", "cli")
     missing = set()
     for word in code_words(text):
-        if re.fullmatch(r"[\w/]+\.(?:py|pyx)", word):
+        if re.fullmatch(r"[\w/]+\.(?:py|pyx|pxi)", word):
             known = [path for path in everything if path == word.removeprefix("src/braidmq/") or path.endswith(f"/{word}")]
             if not known and not (ROOT / word).is_file():
                 missing.add(word)
@@ -394,7 +479,9 @@ def missing_code(text: str) -> set[str]:
         elif found := re.fullmatch(r"(?!orders\.)([a-z_]+)\.([a-z_0-9]+)", word):
             # `orders` is a topic in every example, and `orders.dlq` one too.
             known_in_hot = found[1] == "hot" and hasattr(hot, found[2])
-            missing.update(() if known_in_hot else (word,))
+            # A kind of audit event, or a file that is looked for, stands in the source as a text of its own.
+            known_text = any(f'"{word}"' in source for source in everything.values())
+            missing.update(() if known_in_hot or known_text else (word,))
     return missing
 
 

@@ -14,6 +14,8 @@ import pytest
 from flymq_peer import Peer, until
 from running_broker import RunningBroker, StartBroker
 
+from braidmq.base.config_listen import PORTS
+from braidmq.server.app import LISTENERS
 from braidmq.wire.flymq import Commit, CreateTopic, ErrorReply, ListTopics, Metadata, Offset, Ok, Produce, Subscribe
 
 
@@ -56,11 +58,27 @@ def test_a_port_in_use_is_said_clearly_and_nothing_is_lost(start_broker: StartBr
         assert [item.value for item in peer.fetch_all("t")] == [b"v"]
 
 
-def test_when_a_later_listener_fails_the_first_is_closed_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", PORTS)
+def test_when_a_later_listener_fails_the_first_is_closed_again(tmp_path: Path, scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        refused = _serve(tmp_path, "--listen", "flymq://127.0.0.1:0", "--listen", f"flymq://127.0.0.1:{port}")
+        url = f"{scheme}://127.0.0.1:{taken.getsockname()[1]}"
+        refused = _serve(tmp_path, "--listen", "flymq://127.0.0.1:0", "--listen", url)
     assert refused.returncode == 2 and "in use" in refused.stderr and "Traceback" not in refused.stderr
+    assert url in refused.stderr
+
+
+def test_one_broker_listens_for_every_protocol(start_broker: StartBroker) -> None:
+    listen = [part for scheme in PORTS for part in ("--listen", f"{scheme}://127.0.0.1:0")]
+    broker = start_broker(*listen)
+    assert list(broker.addresses) == list(PORTS) == list(LISTENERS)
+    assert len(set(broker.addresses.values())) == len(PORTS)
+    for name, address in broker.addresses.items():
+        assert f"listening   {name} {address}" in broker.log
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), 5).close()
+    with Peer(broker.address) as peer:
+        peer.produce(peer.create("t"), b"v")
+    broker.stop()
 
 
 @pytest.mark.parametrize("what", ["a-file", "below-a-file", "other-format", "broken-format"])

@@ -134,7 +134,7 @@ class _Loader:
             reason = f"{tls[0]} needs both tls_cert_file and tls_key_file"
             raise BraidError("CONFIG_INVALID_VALUE", key="listen", origin=str(config.origins["listen"]), reason=reason)
         if config.tls_cert_file and not tls:
-            self._warnings.append("tls_cert_file is set, but no listener is flymqs://: connections are not encrypted")
+            self._warnings.append("tls_cert_file is set, but no listener is TLS, as flymqs:// is: connections are not encrypted")
         return replace(config, warnings=tuple(self._warnings))
 
     def _with_flymq_tls(self, config: Config) -> Config:
@@ -142,8 +142,9 @@ class _Loader:
         if self._tls is None:
             return config
         if self._from_bind_addr:
-            return replace(config, listen=tuple(replace(listen, scheme="flymqs") for listen in config.listen))
-        if not all(listen.tls for listen in config.listen):
+            changed = (replace(listen, scheme="flymqs") if listen.scheme == "flymq" else listen for listen in config.listen)
+            return replace(config, listen=tuple(changed))
+        if any(listen.scheme == "flymq" for listen in config.listen):
             self._warnings.append(f"{self._tls} does not change the listeners of {config.origins['listen']}: use flymqs:// there")
         return config
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Generic, TypeVar
 
+from braidmq.base.config_keys import ApiKey, parse_api_key
+from braidmq.base.config_links import FederationLink, Upstream, parse_federation_link, parse_upstream
 from braidmq.base.config_listen import Listen, parse_listen
 
 T = TypeVar("T")
@@ -130,6 +132,25 @@ def duration(least: float, most: float, *, zero: bool = False) -> Kind[float]:
     return Kind("duration", _or_zero(f"{between}, as 500ms, 30s, 24h, 7d or seconds", zero), read, show_duration)
 
 
+def milliseconds(least: int, most: int, *, zero: bool = False) -> Kind[int]:
+    """Milliseconds between `least` and `most`; with `zero` also 0, which switches the thing off."""
+    between = f"{show_milliseconds(least)} to {show_milliseconds(most)}"
+
+    def read(value: object) -> int:
+        bare = not isinstance(value, str) or _NUMBER.fullmatch(value.strip()) is not None
+        found = read_duration(value) * (1 if bare else 1000)
+        if abs(found - round(found)) > 1e-6:
+            raise ValueError(f"`{value}` is not a whole number of milliseconds")
+        return _bounded(round(found), least, most, between, zero)
+
+    takes = _or_zero(f"{between}, as 500ms, 30s or milliseconds", zero)
+    return Kind("duration", takes, read, show_milliseconds)
+
+
+def show_milliseconds(value: int) -> str:
+    return show_duration(value / 1000)
+
+
 def count(least: int, most: int) -> Kind[int]:
     """A whole number between `least` and `most`."""
 
@@ -188,6 +209,19 @@ def choice(*values: S) -> Kind[S]:
     return Kind("choice", ", ".join(values), read, str, tuple(values))
 
 
+def choices(*values: S) -> Kind[tuple[S, ...]]:
+    """One or more of a few words: a list, or text with commas."""
+    one = choice(*values)
+
+    def read(value: object) -> tuple[S, ...]:
+        found = tuple(dict.fromkeys(one.read(item) for item in _items(value)))
+        if not found:
+            raise ValueError(f"at least one of {', '.join(values)} is needed")
+        return found
+
+    return Kind("choices", f"one or more of {', '.join(values)}", read, ",".join, tuple(values), repeats=True)
+
+
 def text(length_max: int) -> Kind[str]:
     """Text of at least one character."""
     takes = f"1 to {length_max} characters"
@@ -199,6 +233,26 @@ def text(length_max: int) -> Kind[str]:
         return found
 
     return Kind("text", takes, read, str)
+
+
+def ipv4_address() -> Kind[str | None]:
+    """The four numbers of an IPv4 address, which need not be one of this machine; none when empty."""
+
+    def read(value: object) -> str | None:
+        import ipaddress
+
+        found = "" if value is None else _read_text(value)
+        if not found:
+            return None
+        try:
+            address = ipaddress.IPv4Address(found)
+        except ipaddress.AddressValueError:
+            raise ValueError(f"`{found}` is not an IPv4 address") from None
+        if address.is_unspecified or address.is_loopback:
+            raise ValueError(f"{address} would be every broker's")
+        return str(address)
+
+    return Kind("address", "an IPv4 address other than 0.0.0.0 and 127.0.0.1", read, lambda value: value or "")
 
 
 def path() -> Kind[str]:
@@ -239,35 +293,78 @@ def listeners() -> Kind[tuple[Listen, ...]]:
     """One or more listener URLs: a list, or text with commas."""
 
     def read(value: object) -> tuple[Listen, ...]:
-        found: list[Listen] = []
-        for item in _items(value):
-            if isinstance(item, Listen):
-                found.append(item)
-            elif isinstance(item, str):
-                found.append(parse_listen(item))
-            else:
-                raise ValueError(f"`{item}` is not a listener URL")
+        found = _parsed(value, Listen, parse_listen)
         if not found:
             raise ValueError("at least one listener is needed")
         bound = [listener.address for listener in found if listener.port]
         twice = next((address for address in bound if bound.count(address) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice} is named twice")
-        return tuple(found)
+        return found
 
-    def show(value: Iterable[Listen]) -> str:
-        return ",".join(map(str, value))
-
-    return Kind(
-        "listeners", "flymq://host:port or flymqs://host:port, with ?dialect=auto|documented|v126", read, show, repeats=True
+    takes = (
+        "flymq://, blipmq:// or fq:// with host:port; flymqs://, blipmqs:// or fqs:// for TLS; flymq with "
+        "?dialect=auto|documented|v126"
     )
+    return Kind("listeners", takes, read, _show_all, repeats=True)
 
 
-def _items(value: object) -> list[object]:
+def api_keys() -> Kind[tuple[ApiKey, ...]]:
+    """Any number of API keys: a list, or text with commas."""
+
+    def read(value: object) -> tuple[ApiKey, ...]:
+        return _parsed(value, ApiKey, parse_api_key)
+
+    takes = "USER=KEY, or USER=sha256:HEX with the digest of a key; a key that holds a comma is written the second way"
+    return Kind("keys", takes, read, _show_all, repeats=True)
+
+
+def federation_links() -> Kind[tuple[FederationLink, ...]]:
+    """Any number of BlipMQ brokers: a list, or text with commas."""
+
+    def read(value: object) -> tuple[FederationLink, ...]:
+        return _parsed(value, FederationLink, parse_federation_link)
+
+    return Kind("links", "blipmq://KEY@host:port, blipmqs:// for TLS", read, _show_all, repeats=True)
+
+
+def upstreams() -> Kind[tuple[Upstream, ...]]:
+    """Any number of fq brokers: a list, or text with commas before each scheme."""
+
+    def read(value: object) -> tuple[Upstream, ...]:
+        return _parsed(value, Upstream, parse_upstream, _BEFORE_UPSTREAM)
+
+    takes = "fq://USER:PASSWORD@host:port/QUEUE/TYPE?exchange=NAME&program=TEXT&permanent=true, fqs:// for TLS"
+    return Kind("links", takes, read, _show_all, repeats=True)
+
+
+_COMMA: Final = re.compile(",")
+_BEFORE_UPSTREAM: Final = re.compile(r",(?=\s*fqs?://)")
+"""The type of a queue holds commas itself."""
+
+
+def _parsed(value: object, type_: type[T], parse: Callable[[str], T], between: re.Pattern[str] = _COMMA) -> tuple[T, ...]:
+    """The items of a list. A refusal does not repeat them: they may hold secrets."""
+    found: list[T] = []
+    for item in _items(value, between):
+        if isinstance(item, type_):
+            found.append(item)
+        elif isinstance(item, str):
+            found.append(parse(item))
+        else:
+            raise ValueError(f"an item is of type {type(item).__name__}, not text")
+    return tuple(found)
+
+
+def _show_all(value: Iterable[object]) -> str:
+    return ",".join(map(str, value))
+
+
+def _items(value: object, between: re.Pattern[str] = _COMMA) -> list[object]:
     if isinstance(value, str):
-        return [part for part in (piece.strip() for piece in value.split(",")) if part]
+        return [part for part in (piece.strip() for piece in between.split(value)) if part]
     if isinstance(value, (list, tuple)):
-        return [item for part in value for item in (_items(part) if isinstance(part, str) else [part])]
+        return [item for part in value for item in (_items(part, between) if isinstance(part, str) else [part])]
     return [value]
 
 

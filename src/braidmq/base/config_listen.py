@@ -1,7 +1,7 @@
 """Where the broker listens: one listener is one URL.
 
-`flymq://127.0.0.1:9092?dialect=auto` is plain TCP, `flymqs://` the same behind TLS. Port 0 picks a free port. An IPv6
-address stands in brackets. An empty host means every IPv4 interface, as in the `:9092` that FlyMQ's own settings use.
+The scheme is the protocol, `flymq`, `blipmq` or `fq`; with an `s` at its end it is the same behind TLS. Port 0 picks a free port.
+An IPv6 address stands in brackets. An empty host means every IPv4 interface, as in the `:9092` that FlyMQ's own settings use.
 
 A parse either gives a `Listen` that can be bound or a `ValueError` whose text says what to write instead.
 """
@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-SCHEMES: Final = ("flymq", "flymqs")
+PORTS: Final = {"flymq": 9092, "blipmq": 7878, "fq": 8765}
+"""The port where the programs of each protocol look first."""
+SCHEMES: Final = tuple(protocol + tls for protocol in PORTS for tls in ("", "s"))
 DIALECTS: Final = ("auto", "documented", "v126")
 PORT_MAX: Final = 65535
 ANY_HOST: Final = "0.0.0.0"
@@ -19,7 +21,7 @@ ANY_HOST: Final = "0.0.0.0"
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """One listener. `host` never carries brackets; `dialect` is what a new connection speaks."""
+    """One listener. `host` never carries brackets; `dialect` is what a new FlyMQ connection speaks."""
 
     scheme: str
     host: str
@@ -27,8 +29,13 @@ class Listen:
     dialect: str = "auto"
 
     @property
+    def protocol(self) -> str:
+        """What is spoken there, behind TLS or not."""
+        return self.scheme.removesuffix("s")
+
+    @property
     def tls(self) -> bool:
-        return self.scheme == "flymqs"
+        return self.scheme.endswith("s")
 
     @property
     def address(self) -> str:
@@ -48,13 +55,17 @@ def parse_listen(text: str) -> Listen:
         raise ValueError(f"`{text}` has no scheme; write flymq://{text}")
     scheme = scheme.lower()
     if scheme not in SCHEMES:
-        raise ValueError(f"unknown scheme `{scheme}`; a listener is flymq:// or flymqs://")
+        known = ", ".join(f"{protocol}://" for protocol in PORTS)
+        raise ValueError(f"unknown scheme `{scheme}`; a listener is {known}, or one of them with an s for TLS")
     address, _, query = rest.partition("?")
-    host, port = split_address(address.removesuffix("/"))
+    protocol = scheme.removesuffix("s")
+    host, port = split_address(address.removesuffix("/"), PORTS[protocol])
+    if query and protocol != "flymq":
+        raise ValueError(f"{protocol} listeners take no options, and `{query}` is one")
     return Listen(scheme, host, port, _dialect(query))
 
 
-def split_address(address: str) -> tuple[str, int]:
+def split_address(address: str, usual_port: int = PORTS["flymq"]) -> tuple[str, int]:
     """Host and port of `host:port`, `[v6]:port` or `:port`."""
     if address.startswith("["):
         host, bracket, rest = address[1:].partition("]")
@@ -65,9 +76,9 @@ def split_address(address: str) -> tuple[str, int]:
     else:
         host, colon, port_text = address.rpartition(":")
         if not colon:
-            raise ValueError(f"`{address}` has no port; write {address}:9092, or :0 for any free one")
+            raise ValueError(f"`{address}` has no port; write {address}:{usual_port}, or :0 for any free one")
         if ":" in host:
-            raise ValueError(f"`{address}`: an IPv6 address stands in brackets, as in [::1]:9092")
+            raise ValueError(f"`{address}`: an IPv6 address stands in brackets, as in [::1]:{usual_port}")
         if any(not (c.isalnum() or c in "-._*") for c in host):
             raise ValueError(f"`{host}` is not a host name or address")
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > PORT_MAX:

@@ -4,8 +4,8 @@ A setting is a field of `Config`. Its declaration carries the kind, the default 
 its flag and its environment variable follow from the field's name. So the table that the loader, the command line and
 the reference page read cannot drift from the object that the broker reads: they are the same lines.
 
-A field that counts seconds ends in `_s`, and so does its key, because a bare number there means seconds. Its flag drops the unit: a
-person types `--retention-age 7d`.
+A field that counts seconds ends in `_s`, one that counts milliseconds in `_ms`, and so do their keys: that is what a bare number
+there means. The flag drops the unit: a person types `--retention-age 7d`.
 """
 
 # ruff: noqa: RUF009  (a setting is declared by a call: `_setting` answers with a dataclass field)
@@ -19,14 +19,19 @@ from typing import Any, Final, Literal, TypeVar
 
 from braidmq.base import config_kinds as kinds
 from braidmq.base import limits
+from braidmq.base.config_keys import ApiKey
 from braidmq.base.config_kinds import Kind
-from braidmq.base.config_listen import Listen
+from braidmq.base.config_links import FederationLink, Upstream
+from braidmq.base.config_listen import PORTS, Listen
 
 T = TypeVar("T")
 
 Durability = Literal["none", "os", "fsync"]
 LogLevel = Literal["debug", "info", "warn", "error"]
 LogFormat = Literal["text", "json"]
+Overflow = Literal["drop_oldest", "drop_new", "block"]
+TimestampUnit = Literal["s", "ms", "us", "ns"]
+Framing = Literal["flatbuffers", "binary1", "legacy"]
 TlsIdentity = Literal["none", "cn", "san-dns", "san-email", "san-uri"]
 
 ENV_PREFIX: Final = "BRAID_"
@@ -60,8 +65,9 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        # `_s` is a unit to drop where the value is a duration; in a rate it says a second of what.
-        return "--" + (self.key.removesuffix("_s") if self.kind.name == "duration" else self.key).replace("_", "-")
+        # The unit is dropped where the value is a duration; in a rate `_s` says a second of what.
+        name = self.key.removesuffix("_ms").removesuffix("_s") if self.kind.name == "duration" else self.key
+        return "--" + name.replace("_", "-")
 
     @property
     def env(self) -> str:
@@ -82,9 +88,9 @@ class Config:
 
     data_dir: str = _setting("./data", kinds.path(), "Directory that holds the log and all broker state.")
     listen: tuple[Listen, ...] = _setting(
-        (Listen("flymq", "127.0.0.1", 9092),),
+        tuple(Listen(protocol, "127.0.0.1", port) for protocol, port in PORTS.items()),
         kinds.listeners(),
-        "Where the broker listens. Port 0 picks a free port, `flymqs` is TLS.",
+        "Where the broker listens, and what it speaks there. Port 0 picks a free port; `flymqs`, `blipmqs` and `fqs` are TLS.",
     )
     durability: Durability = _setting(
         "fsync",
@@ -128,13 +134,13 @@ class Config:
     )
     max_connections: int = _setting(20_000, kinds.count(1, 1_000_000), "Connections served at a time; more are refused.")
     idle_timeout_s: float = _setting(
-        300.0, kinds.duration(0.01, _YEARS_100_S, zero=True), "Silence after which a connection is closed."
+        300.0, kinds.duration(0.01, _YEARS_100_S, zero=True), "Silence after which a FlyMQ connection is closed."
     )
 
-    tls_cert_file: str | None = _setting(None, kinds.optional_path(), "PEM certificate chain of `flymqs` listeners.")
-    tls_key_file: str | None = _setting(None, kinds.optional_path(), "PEM private key of `flymqs` listeners.")
+    tls_cert_file: str | None = _setting(None, kinds.optional_path(), "PEM certificate chain of TLS listeners.")
+    tls_key_file: str | None = _setting(None, kinds.optional_path(), "PEM private key of TLS listeners.")
     tls_ca_file: str | None = _setting(
-        None, kinds.optional_path(), "PEM authorities; when set, `flymqs` clients must show a certificate signed by one of them."
+        None, kinds.optional_path(), "PEM authorities; when set, TLS clients must show a certificate signed by one of them."
     )
 
     tls_identity: TlsIdentity = _setting(
@@ -196,6 +202,114 @@ class Config:
         None, kinds.optional_path(), "File with the keys of encryption at rest, 64 hexadecimal digits a line, the newest last."
     )
 
+    blipmq_api_keys: tuple[ApiKey, ...] = _setting(
+        (),
+        kinds.api_keys(),
+        "Keys with which BlipMQ clients log in, each as a user; none means that nobody has to show one. Never shown.",
+    )
+    blipmq_payload_bytes_max: int = _setting(
+        limits.BLIPMQ_PAYLOAD_BYTES_MAX,
+        kinds.size(1, limits.BLIPMQ_SKIPPED_BYTES_MAX - limits.BLIPMQ_FRAME_SPARE_BYTES),
+        "Longest payload of a BlipMQ message; longer ones are refused.",
+    )
+    blipmq_subscriber_capacity: int = _setting(
+        8192, kinds.count(1, 1_000_000_000), "Messages a BlipMQ subscriber may be behind before `blipmq_overflow` applies."
+    )
+    blipmq_overflow: Overflow = _setting(
+        "drop_oldest",
+        kinds.choice("drop_oldest", "drop_new", "block"),
+        "What happens when a QoS 0 subscriber is too far behind: it misses the oldest, or the newest, or publishers wait for it.",
+    )
+    blipmq_block_timeout_ms: int = _setting(
+        1000, kinds.milliseconds(1, 3_600_000), "Longest that `block` holds up a publisher; the subscriber misses the message then."
+    )
+    blipmq_max_inflight: int = _setting(
+        1024, kinds.count(1, 1_000_000), "QoS 1 messages that a BlipMQ subscriber may have and not have acknowledged."
+    )
+    blipmq_ack_timeout_ms: int = _setting(
+        5000,
+        kinds.milliseconds(1, 60_000),
+        "Wait for an acknowledgement before a QoS 1 message is sent again; it doubles with each attempt, up to a minute.",
+    )
+    blipmq_max_attempts: int = _setting(
+        5, kinds.count(1, 1000), "Attempts to deliver a QoS 1 message before it becomes a dead letter."
+    )
+    blipmq_durable_capacity: int = _setting(
+        100_000,
+        kinds.count(1, 1_000_000_000),
+        "Messages that wait for a BlipMQ client that is away; the oldest beyond that become dead letters.",
+    )
+    blipmq_durable_expiry_s: float = _setting(
+        _DAY_S, kinds.duration(0.01, _YEARS_100_S), "Absence after which a BlipMQ client's subscriptions are forgotten."
+    )
+    blipmq_keepalive_s: float = _setting(
+        60.0, kinds.duration(0.01, _DAY_S, zero=True), "BlipMQ keepalive interval; a client silent for twice as long is closed."
+    )
+    blipmq_auth_timeout_s: float = _setting(
+        10.0, kinds.duration(0.01, 3600), "Time in which a BlipMQ client has to show its key."
+    )
+    blipmq_max_batch: int = _setting(512, kinds.count(1, 1_000_000), "BlipMQ messages that go out in one write.")
+    blipmq_max_batch_bytes: int = _setting(
+        256 * limits.KIB, kinds.size(1, 64 * limits.MIB), "Bytes of BlipMQ messages that go out in one write."
+    )
+    blipmq_flush_interval_ms: int = _setting(
+        1, kinds.milliseconds(1, 1000, zero=True), "Longest that a BlipMQ message waits for others to share its write."
+    )
+    blipmq_default_ttl_ms: int = _setting(
+        0, kinds.milliseconds(1, limits.TTL_MS_MAX, zero=True), "Time to live of BlipMQ messages that have none."
+    )
+    blipmq_timestamp_unit: TimestampUnit = _setting(
+        "s", kinds.choice("s", "ms", "us", "ns"), "Unit of the timestamps that BlipMQ clients are sent."
+    )
+    blipmq_strict_topics: bool = _setting(
+        False, kinds.boolean(), "Whether BlipMQ clients may only name topics that exist."
+    )
+    blipmq_framings: tuple[Framing, ...] = _setting(
+        ("flatbuffers", "binary1"),
+        kinds.choices("flatbuffers", "binary1", "legacy"),
+        "Framings that BlipMQ clients may speak; they are told apart by their first bytes.",
+    )
+    blipmq_dedup_window_ms: int = _setting(
+        0,
+        kinds.milliseconds(1, 3_600_000, zero=True),
+        "How long the `message_id` of a BlipMQ publisher is remembered: a repeated one is acknowledged and not stored again.",
+    )
+    blipmq_write_stall_s: float = _setting(
+        30.0, kinds.duration(0.01, _DAY_S), "Time after which a BlipMQ client that takes nothing of what it is sent is closed."
+    )
+    blipmq_drain_timeout_s: float = _setting(
+        10.0, kinds.duration(0.01, 3600), "Longest that a stop waits for BlipMQ clients to take and acknowledge what they are owed."
+    )
+    blipmq_federation: tuple[FederationLink, ...] = _setting(
+        (), kinds.federation_links(), "BlipMQ brokers from which this one takes what its own clients subscribe to."
+    )
+
+    fq_node_id: str | None = _setting(
+        None,
+        kinds.ipv4_address(),
+        "Name of this broker among fq brokers, in the form of an address. No two that are linked may share one.",
+        default_text="made from node_id",
+    )
+    fq_payload_bytes_max: int = _setting(
+        31 * limits.MIB,
+        kinds.size(128 * limits.KIB, 31 * limits.MIB),
+        "Longest payload of an fq message; longer ones are dropped and counted.",
+    )
+    fq_backlog: int = _setting(
+        16_384,
+        kinds.count(1, 1_000_000_000),
+        "Messages an fq queue holds for its clients, unless its creator asked for another number.",
+    )
+    fq_consumers_max: int = _setting(16, kinds.count(1, 10_000), "Clients that may share an fq queue.")
+    fq_key_grace_s: float = _setting(
+        2.0, kinds.duration(0.1, 60), "How long an fq client's key is good after its command connection has closed."
+    )
+    fq_upstreams: tuple[Upstream, ...] = _setting(
+        (), kinds.upstreams(), "fq brokers from which this one takes messages, and what it binds there."
+    )
+    fq_http: bool = _setting(True, kinds.boolean(), "Whether fq ports answer HTTP: `/submit`, `/stats.json` and files.")
+    fq_web_root: str | None = _setting(None, kinds.optional_path(), "Directory of the files that fq ports answer HTTP with.")
+
     log_level: LogLevel = _setting("info", kinds.choice("debug", "info", "warn", "error"), "Least important line that is logged.")
     log_format: LogFormat = _setting("text", kinds.choice("text", "json"), "Form of log lines on standard error.")
 
@@ -203,6 +317,15 @@ class Config:
     """Where each value came from, by key."""
     warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """What the loader accepted but will not do; shown to the operator at start."""
+
+    @property
+    def fq_node(self) -> bytes:
+        """The four bytes of `fq_node_id`, which belong to no machine where they are made up."""
+        if self.fq_node_id is not None:
+            return bytes(map(int, self.fq_node_id.split(".")))
+        import hashlib
+
+        return b"\x0a" + hashlib.sha256(self.node_id.encode()).digest()[:3]
 
 
 def _row(declared: Field[Any]) -> Setting:

@@ -31,6 +31,8 @@ class ErrorSpec:
     """Whether the same request may succeed later without a change."""
     v126: str | None = None
     """Text for the published FlyMQ clients where they look for something else than `text`."""
+    fq: str | None = None
+    """Text for fq clients where they look for something else than `text`."""
 
 
 _ROWS: Final = (
@@ -44,10 +46,10 @@ _ROWS: Final = (
     ErrorSpec("OFFSET_OUT_OF_RANGE", "offset out of range: {offset} of {topic}/{partition}, which holds {oldest} to {newest}", 416, 2,
               "Retention removed it, or it was never written; start at the oldest offset."),
     # --- what was asked for is not allowed
-    ErrorSpec("INVALID_TOPIC", "invalid topic name: {reason}", 400, 1, "Names are 1 to 255 bytes of UTF-8, without control characters."),
+    ErrorSpec("INVALID_TOPIC", "invalid topic name: {reason}", 400, 1, "Names are 1 to 1020 bytes of UTF-8, without control characters."),
     ErrorSpec("INVALID_PARTITIONS", "invalid partition count: {partitions} (1 to {most})", 400, 8, "Ask for a count in the range."),
     ErrorSpec("INVALID_MODE", "unknown subscribe mode: {mode}", 400, 8, "Modes are `earliest`, `latest` and `commit`."),
-    ErrorSpec("INVALID_GROUP", "invalid group name: {reason}", 400, 8, "Group names are up to 255 bytes of UTF-8, without control characters."),
+    ErrorSpec("INVALID_GROUP", "invalid group name: {reason}", 400, 8, "Group names are up to 1100 bytes of UTF-8, without control characters."),
     ErrorSpec("INVALID_ARGUMENT", "invalid argument: {reason}", 400, 8, "The message names the argument and what it takes."),
     ErrorSpec("TOPIC_LIMIT", "the broker already has {limit} topics", 409, 7, "Remove topics, or raise `max_topics`."),
     # --- consumer groups
@@ -66,12 +68,23 @@ _ROWS: Final = (
     ErrorSpec("RECORD_TOO_LARGE", "a record of {size} bytes is over the limit of {limit}", 413, 3, "Split the value, or store it elsewhere."),
     ErrorSpec("UNSUPPORTED_COMPRESSION", "unsupported compression: {name}", 415, 8, "Use gzip or no compression, or install the extra that the message names."),
     ErrorSpec("INVALID_BATCH", "invalid batch: {reason}", 400, 8, "The client built a batch wrongly; see the batch format page."),
+    ErrorSpec("MALFORMED_MESSAGE", "not a BlipMQ message: {reason}", 400, 8, "The peer damaged the message or speaks something else; the connection is closed."),
+    ErrorSpec("INVALID_MESSAGE", "message refused: {reason}", 400, 8, "The message is whole, but asks for what BlipMQ does not have; the connection stays."),
+    ErrorSpec("INVALID_EXPRESSION", "invalid filter expression at position {position}: {reason}", 400, 8, "The position counts characters from 0; see the BlipMQ page."),
+    # --- delivery
+    ErrorSpec("QUEUE_FULL", "queue full: {reason}", 503, 4, "A subscriber is behind: send again later, or slower.", True),
+    ErrorSpec("TTL_EXPIRED", "the message expired after {ttl_ms} ms, before it was accepted", 504, 9, "Give it more time to live, or send less at once.", True),
+    ErrorSpec("SUBSCRIBER_LIMIT", "there are already {limit} {what}", 409, 7, "Unsubscribe what is no longer needed, or use a pattern for many topics."),
+    ErrorSpec("CLIENT_OF_ANOTHER", "client_id {client!r} belongs to somebody else", 403, 6, "Choose another client_id, or log in as whoever created it."),
+    ErrorSpec("KEEPALIVE_TIMEOUT", "keepalive timeout: nothing came for {seconds:g} s", 408, 8, "Send a Ping at least once in an interval.", True),
+    ErrorSpec("SHUTTING_DOWN", "shutting down", 503, 7, "Connect again when the broker is back.", True),
     # --- users and rights
     ErrorSpec("AUTHENTICATION_REQUIRED", "authentication required", 401, 5, "Log in: give the client a user and a password."),
     ErrorSpec("UNAUTHORIZED", "unauthorized", 403, 6, "The user needs a role with the permission, or to be named in the topic's ACL."),
     ErrorSpec("USER_DISABLED", "user account is disabled", 403, 5, "An administrator can enable it again."),
     ErrorSpec("INVALID_CREDENTIALS", "invalid username or password", 401, 5, "Check both; neither is named, so that nobody can find out which users exist."),
     ErrorSpec("INVALID_PASSWORD", "invalid current password", 403, 5, "A changed password needs the one before it."),
+    ErrorSpec("INVALID_API_KEY", "invalid API key", 401, 5, "Check the key, or the `user:password` that stands for it; the connection is closed."),
     ErrorSpec("AUTH_THROTTLED", "too many failed logins; authentication is refused for {seconds:.0f} s", 429, 5,
               "Wait, then try once with the right password; a success ends the waiting.", True),
     ErrorSpec("USER_EXISTS", 'user "{user}" already exists', 409, 8, "Choose another name, or change the user that exists."),
@@ -130,6 +143,26 @@ _ROWS: Final = (
               "Unbind the topic first, or delete only versions that are not the last one."),
     ErrorSpec("SCHEMA_LIMIT", "too many schemas: {reason}", 409, 7, "Delete schemas or versions that nothing uses."),
     ErrorSpec("SCHEMA_VALIDATION_FAILED", "schema validation failed: [{errors}]", 400, 8, "The message does not fit the schema; nothing was written."),
+    # --- fq: the texts are those of its published broker, which programs compare with
+    ErrorSpec("FQ_AUTH_EXPECTED", "auth command expected", 401, 5, "A client says who it is before anything else."),
+    ErrorSpec("FQ_AUTH_METHOD", "unsupported auth method", 401, 5, "Plain authentication, method 0, is the only one."),
+    ErrorSpec("FQ_NAME_TOO_LONG", "{what} is too long", 400, 1, "Users and queues have at most 127 bytes, a queue with its type 1023."),
+    ErrorSpec("INVALID_QUEUE_TYPE", "invalid queue type: {kind}", 400, 8, "Types are `mem` and `disk`."),
+    ErrorSpec("INVALID_QUEUE_PARAM", "invalid queue param: {param}", 400, 8,
+              "Parameters are `public`, `private`, `drop`, `block`, `backlog=N`, `permanent` and `transient`."),
+    ErrorSpec("QUEUE_IN_USE", "requested queue is private and in use", 409, 7, "Wait until its client is gone, or make the queue public.", True, None,
+              "requested queue is private and in use\n"),
+    ErrorSpec("QUEUE_TYPE_DIFFERS", "requested type {asked}, queue is {existing}", 409, 8, "Ask for what the queue is, or use another name."),
+    ErrorSpec("QUEUE_SHARING_DIFFERS", "requested {asked}, queue is {existing}", 409, 8, "Ask for what the queue is, or use another name."),
+    ErrorSpec("QUEUE_POLICY_DIFFERS", "request {asked}, queue is {existing}", 409, 8, "Ask for what the queue is, or use another name."),
+    ErrorSpec("QUEUE_UNAVAILABLE", "initialization of disk queue failed", 503, 7, "The broker's log says what the disk refused."),
+    ErrorSpec("QUEUE_CLIENT_LIMIT", "can't add you to queue", 409, 7, "The queue has as many clients as it may have.", True),
+    ErrorSpec("QUEUE_LIMIT", "{what} already has {limit} {things}", 409, 7, "Let go of queues or bindings that nobody uses."),
+    ErrorSpec("CLIENT_SILENT", "client heartbeat failed", 408, 7, "Send heartbeats at the interval that was asked for, on the command connection."),
+    ErrorSpec("INVALID_PROGRAM", "invalid route program: {reason} at byte {at}", 400, 8, "The message says where; see the grammar on the fq page."),
+    ErrorSpec("MALFORMED_FQ", "this is not fq: {reason}", 400, 8, "Nothing says where the next message begins, so the connection is closed."),
+    ErrorSpec("SUBMIT_REFUSED", "{reason}", 500, 8, "A message by HTTP needs a body with its length, and the headers X-Fq-Exchange and X-Fq-Route."),
+    ErrorSpec("MALFORMED_HTTP", "cannot read the HTTP request: {reason}", 400, 8, "Send the request line, headers and a body with its length."),
     # --- the broker
     ErrorSpec("CONNECTION_LIMIT", "the broker already serves {limit} connections", 503, 7, "Close idle clients, or raise `max_connections`.", True),
     ErrorSpec("INTERNAL", "internal error: {reason}", 500, 7, "This is a bug; the broker's log has the details under the same text."),
@@ -144,6 +177,8 @@ _ROWS: Final = (
     ErrorSpec("TIMED_OUT", "{what} took longer than {seconds:g} s", 504, 7, "Raise the time-out, or look at the broker's load.", True),
     ErrorSpec("CLIENT_CLOSED", "the {what} is closed", 409, 8, "Open a new one."),
     ErrorSpec("UNEXPECTED_REPLY", "the server answered {reason}", 502, 8, "The peer does not speak this protocol, or another version of it."),
+    ErrorSpec("BIND_REFUSED", "the server refused to bind {exchange} with {program}", 400, 8,
+              "Fq says no more than that: the program makes no sense to the server, or the user may not read the exchange."),
     ErrorSpec("SERVER_ERROR", "{message}", 500, 7, "The server refused the request; its text says why."),
     ErrorSpec("INVALID_KEY", "invalid encryption key: {reason}", 400, 8, "Keys are 64 hexadecimal characters: `openssl rand -hex 32`."),
     ErrorSpec("DECRYPTION_FAILED", "cannot decrypt {topic}/{partition} offset {offset}", 400, 8,
@@ -188,6 +223,11 @@ class BraidError(Exception):
     def v126_text(self) -> str:
         """What the published FlyMQ clients get: no code, except where they look for one."""
         return self.text if self.spec.v126 is None else self.spec.v126.format_map(self.fields)
+
+    @property
+    def fq_text(self) -> str:
+        """What an ERROR command of fq carries: the words that its published broker uses."""
+        return self.text if self.spec.fq is None else self.spec.fq.format_map(self.fields)
 
 
 def _rebuild(code: str, fields: dict[str, object]) -> BraidError:

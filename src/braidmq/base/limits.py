@@ -17,16 +17,51 @@ FRAME_PAYLOAD_BYTES_MAX: Final = 32 * MIB
 """The documented frame limit, inclusive. Also caps what a compressed payload may unpack to."""
 REQUEST_LIST_ITEMS_MAX: Final = 100_000
 """Items of one list inside a request; a frame full of tiny ones would hold up every other connection for seconds."""
-RECORD_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX - 1 * KIB
+RECORD_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX - 4 * KIB
 """Key and value together, or a whole batch: what fits a frame going in must fit one coming out."""
 ERROR_TEXT_BYTES_MAX: Final = 4096
 """Longer error texts are cut, so that an error about a huge input is not huge itself."""
 
+# --- BlipMQ frames
+BLIPMQ_PAYLOAD_BYTES_MAX: Final = 1 * MIB
+"""The documented limit of a message's payload; a setting may move it."""
+BLIPMQ_FRAME_SPARE_BYTES: Final = 64 * KIB
+"""What a frame may be longer than its payload: topic, identifiers and metadata."""
+BLIPMQ_FRAME_BYTES_MIN: Final = 16
+"""No envelope is shorter."""
+BLIPMQ_SKIPPED_BYTES_MAX: Final = 16 * MIB
+"""A frame over the limit is read past up to this size; a longer one ends the connection. Below 176 MiB, or the framings could
+not be told apart by their first bytes."""
+BLIPMQ_TEXT_CHARACTERS_MAX: Final = 255
+"""Code points of a topic, a filter, a client_id and a message_id."""
+BLIPMQ_LEVELS_MAX: Final = 128
+"""Levels of a topic: matching walks them."""
+BLIPMQ_METADATA_ENTRIES_MAX: Final = 64
+BLIPMQ_METADATA_BYTES_MAX: Final = 16 * KIB
+"""Keys and values of one frame together."""
+BLIPMQ_METADATA_KEY_BYTES_MAX: Final = 64
+BLIPMQ_VTABLES_KNOWN_MAX: Final = 256
+"""Table layouts remembered for each kind of table; a peer uses a handful, a hostile one any number."""
+BLIPMQ_DEDUP_REMEMBERED_MAX: Final = 1_000_000
+"""Messages remembered so that a repeated one is not stored again; the oldest is forgotten first, whatever the window says."""
+BLIPMQ_ERRORS_PER_S_MAX: Final = 100
+"""A client that gets more Errors within a second is closed: it does not listen."""
+BLIPMQ_REFUSALS_MAX: Final = 3
+"""Frames without a key that a client may send before it is closed, where a key is asked for."""
+FEDERATION_HOPS_MAX: Final = 8
+"""Brokers that a message may have come through; a chain that is longer is a mistake, or a ring."""
+FEDERATION_ORIGINS_REMEMBERED: Final = 100_000
+"""Messages of other brokers that are known when they come again, by another way or after a break."""
+BLIPMQ_EXPRESSION_CHARACTERS_MAX: Final = 1024
+BLIPMQ_EXPRESSION_DEPTH_MAX: Final = 16
+BLIPMQ_EXPRESSION_COMPARISONS_MAX: Final = 64
+"""A filter expression is evaluated for every message of its topic."""
+
 # --- names
-TOPIC_NAME_BYTES_MAX: Final = 255
-"""What BlipMQ documents, and a name a person can still read."""
-GROUP_NAME_BYTES_MAX: Final = 255
-"""As for topics."""
+TOPIC_NAME_BYTES_MAX: Final = 1020
+"""What BlipMQ documents: 255 characters of up to four bytes. An fq exchange of any 127 bytes fits as well."""
+GROUP_NAME_BYTES_MAX: Final = 1100
+"""As for topics, and a word before it: the group of a BlipMQ client or an fq queue."""
 PARTITIONS_MAX: Final = 10_000
 """A topic with more is a mistake in a request, not a design."""
 TOPICS_MAX: Final = 1_000_000
@@ -122,7 +157,7 @@ ENCRYPTION_KEY_FILE_BYTES_MAX: Final = 64 * KIB
 
 # --- users and rights
 USER_NAME_BYTES_MAX: Final = 255
-"""As for topics."""
+"""Longer than any address or certificate name that people log in with."""
 ROLE_NAME_BYTES_MAX: Final = 255
 """A published answer gives the length of a role's name one byte."""
 PASSWORD_BYTES_MAX: Final = 1024
@@ -170,7 +205,7 @@ AUDIT_EXPORT_BYTES_MAX: Final = 31 * MIB
 
 # --- schemas
 SCHEMA_NAME_BYTES_MAX: Final = 255
-"""As for topics, whose names they often are."""
+"""A property of a topic and an answer of one request hold it; nobody types a longer one."""
 SCHEMA_DEFINITION_BYTES_MAX: Final = 256 * KIB
 """The largest published schemas of whole industries are smaller."""
 SCHEMA_DEPTH_MAX: Final = 100
@@ -210,7 +245,7 @@ TRANSACTIONS_OPEN_MAX: Final = 10_000
 TRANSACTION_TIMEOUT_S_MAX: Final = 3600.0
 """Longest time-out that a client may ask for: staged records are kept as long as the oldest open transaction."""
 TRANSACTIONAL_ID_BYTES_MAX: Final = 255
-"""As for topics."""
+"""It names a producer; thousands of them are remembered."""
 TRANSACTIONAL_IDS_REMEMBERED: Final = 10_000
 """Transactional ids whose newest producer is known; the one taken over longest ago is forgotten first."""
 TRANSACTIONS_REMEMBERED: Final = 10_000
@@ -227,3 +262,53 @@ FAILURES_REMEMBERED: Final = 100_000
 """Records that failed and whose attempts are counted; the one that failed longest ago is forgotten first."""
 EXPIRED_SCAN_BYTES_MAX: Final = 8 * MIB
 """How much of the log one read may pass over because it is expired, before others get their turn."""
+
+# --- fq
+FQ_NAME_BYTES_MAX: Final = 127
+"""User, queue, exchange, route and sender: what the published broker takes."""
+FQ_QUEUE_DETAIL_BYTES_MAX: Final = 1023
+"""Name and type of a queue, with the NUL between them."""
+FQ_PASSWORD_BYTES_MAX: Final = 10_240
+"""What the published broker takes."""
+FQ_KEY_BYTES_MAX: Final = 127
+"""The key that joins a data connection to its command connection; clients have room for so much."""
+FQ_HOPS_MAX: Final = 32
+"""Brokers that a message names on its way; past it the oldest falls off."""
+FQ_PROGRAM_BYTES_MAX: Final = 1024
+"""A route program: eight times what the published broker takes, and it runs for every message."""
+FQ_PROGRAM_DEPTH_MAX: Final = 32
+"""Levels of parentheses in a route program."""
+FQ_PROGRAM_ARGUMENTS_MAX: Final = 16
+"""Arguments of one function in a route program."""
+FQ_QUEUES_KEPT_MAX: Final = 100_000
+"""Permanent queues: each is in memory and in every snapshot."""
+FQ_QUEUE_BINDINGS_MAX: Final = 10_000
+"""Bindings of one queue."""
+FQ_EXCHANGES_MAX: Final = 100_000
+"""Exchanges whose figures are kept; past it one that nothing is bound to is forgotten."""
+FQ_CLAIMS_MAX: Final = 10_000
+"""Runs of messages in one partition of which a queue has not said yet whether it takes them; past it nobody waits for that."""
+FQ_LOOK_AHEAD_RECORDS: Final = 16_384
+"""Messages that a disk queue chooses in advance while it catches up."""
+FQ_HANDSHAKE_SECONDS_MAX: Final = 30.0
+"""Time in which a connection says what it is, and a client who it is; a published client opens both connections before it does."""
+FQ_HTTP_HEAD_BYTES_MAX: Final = 16 * KIB
+"""Request line and headers of one HTTP request."""
+FQ_WEB_FILE_BYTES_MAX: Final = 16 * MIB
+"""A file that an fq port answers HTTP with: it is read as a whole."""
+FQ_HTTP_HEADERS_MAX: Final = 100
+"""Headers of one HTTP request."""
+
+# --- push
+PUSH_CHUNK_BYTES: Final = 256 * KIB
+"""How much of the log a subscriber is handed at a time: enough to make the cost of a write small, little enough to be fair."""
+PUSH_LOOK_BYTES_MAX: Final = 4 * MIB
+"""How much of the log a filter passes over before others get their turn."""
+PUSH_CHUNKS_BYTES_MAX: Final = 32 * MIB
+"""Chunks kept for the next subscriber that comes to the same place, of all partitions together."""
+PUSH_CHUNK_EXPIRING_MS_MAX: Final = 50
+"""How long a chunk is used again whose records may expire meanwhile."""
+DURABLE_SUBSCRIBERS_MAX: Final = 100_000
+"""Subscribers that outlive their connections; each has a place in the memory of the broker and in every snapshot."""
+SUBSCRIBER_FILTERS_MAX: Final = 10_000
+"""Filters of one subscriber; each is tried for every topic that comes."""

@@ -26,11 +26,13 @@ from braidmq.broker.dead_letters import DeadLetters
 from braidmq.broker.delayed import Delayed
 from braidmq.broker.expired_letters import ExpiredLetters
 from braidmq.broker.features import SYSTEM, Security
+from braidmq.broker.fq_queues import FqQueues
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.groups import GroupCoordinator
 from braidmq.broker.journal import Journal
-from braidmq.broker.machines import SCHEMAS, TOPICS, MachineGroup
+from braidmq.broker.machines import QUEUES, SCHEMAS, TOPICS, MachineGroup
 from braidmq.broker.names import INTERNAL_PREFIX, check_topic
+from braidmq.broker.push import Hub
 from braidmq.broker.record_filter import compile_filter, keep_matching
 from braidmq.broker.schema_registry import SchemaRegistry
 from braidmq.broker.settings import BrokerSettings as BrokerSettings
@@ -91,7 +93,7 @@ class Broker:
             lambda action: self._loop.run_in_executor(self._io, action),
         )
         self.security = Security(settings.security, clock)
-        self.schemas = SchemaRegistry(self.topics, clock, partial(self._submit_metadata, SCHEMAS), self.compute)
+        self.schemas = SchemaRegistry(self.topics, clock, partial(self.submit_metadata, SCHEMAS), self.compute)
         self.admission = Admission(self)
         self._routes: dict[int, hot.Route] = {}
         self.routes = hot.RouteTable()
@@ -110,6 +112,8 @@ class Broker:
         self.delayed = Delayed(self, settings.delay_ms_max)
         self.dead_letters = DeadLetters(self, settings.dlq_suffix, settings.dlq_attempts_max, settings.dlq_retry_ms)
         self.expired_letters = ExpiredLetters(self)
+        self.push = Hub(self)
+        self.fq = FqQueues(self)
         self._housekeeping: list[asyncio.Task[None]] = []
         self._deletions: set[asyncio.Task[bool]] = set()
         self._polls: set[asyncio.Event] = set()
@@ -148,7 +152,8 @@ class Broker:
     def _recover(self) -> None:
         store = self.store
         security = self.security
-        machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table})
+        push = {**self.push.machines(), QUEUES: self.fq.table}
+        machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table, **push})
         self._metadata = Journal(self.disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
         self._offsets = Journal(self.disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
         self._metadata.replay()
@@ -160,7 +165,7 @@ class Broker:
         if wanted.audit_enabled:
             kept = audit_settings(self.settings.defaults.level, wanted.audit_retention_days, wanted.audit_retention_bytes)
             trail = store.internal("audit", kept)
-        security.open(trail, self.commit, self._submit_metadata, self.beside, self.compute)
+        security.open(trail, self.commit, self.submit_metadata, self.beside, self.compute)
         store.remove_leftovers(lambda topic_id: self.topics.by_id(topic_id) is not None, self.topics.next_id)
         if not store.report.clean:
             for topic_id, partitions in list(store.partitions_on_disk()):
@@ -233,6 +238,8 @@ class Broker:
     async def _finish_work(self) -> None:
         """Let what was decided come to its end, before the disk is closed."""
         await self.delayed.stop()
+        await self.push.stop()
+        await self.fq.stop()
         await self.transactions.stop()
         await self.work.stop()
 
@@ -244,7 +251,7 @@ class Broker:
         """Run something that takes long, beside the loop and beside what waits for the disk; returns its result."""
         return await self._loop.run_in_executor(self._cpu, action)
 
-    async def _submit_metadata(self, machine: str, command: list[Any]) -> Any:
+    async def submit_metadata(self, machine: str, command: list[Any]) -> Any:
         """Make a command of one of the metadata machines durable and apply it. The journal exists only after recovery."""
         return await self._metadata.submit([machine, *command])
 
@@ -285,8 +292,9 @@ class Broker:
         if known is not None:
             return known
         command = self.topics.create(name, partitions or 1, self.clock.now_ms(), properties or {})
-        topic: Topic = await self._submit_metadata(TOPICS, command)
+        topic: Topic = await self.submit_metadata(TOPICS, command)
         self.coordinator.topic_changed(name)
+        self.push.topic_created(topic)
         return topic
 
     async def auto_create(self, name: str, partitions: int | None = None) -> Topic:
@@ -310,7 +318,7 @@ class Broker:
         return await asyncio.shield(deletion)
 
     async def _delete_topic(self, name: str) -> bool:
-        gone: Topic | None = await self._submit_metadata(TOPICS, self.topics.delete(name))
+        gone: Topic | None = await self.submit_metadata(TOPICS, self.topics.delete(name))
         if gone is None:
             return False
         self._drop_route(gone)
@@ -328,7 +336,7 @@ class Broker:
             return self.topic(name)
         check_properties({key: value for key, value in properties.items() if value or key not in PROPERTIES})
         self._check_binding(properties)
-        topic: Topic = await self._submit_metadata(TOPICS, self.topics.configure(name, properties))
+        topic: Topic = await self.submit_metadata(TOPICS, self.topics.configure(name, properties))
         # What came in before belongs to the settings before.
         self.commit.flush()
         self._drop_route(topic)

@@ -19,7 +19,9 @@ USERS: Final = "users"
 ROLES: Final = "roles"
 ACLS: Final = "acls"
 SCHEMAS: Final = "schemas"
-METADATA: Final = (TOPICS, USERS, ROLES, ACLS, SCHEMAS)
+SUBSCRIBERS: Final = "subscribers"
+QUEUES: Final = "queues"
+METADATA: Final = (TOPICS, USERS, ROLES, ACLS, SCHEMAS, SUBSCRIBERS, QUEUES)
 """The machines of the metadata journal."""
 
 _STATES: Final = "machines"

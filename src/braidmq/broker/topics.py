@@ -37,6 +37,8 @@ class Topic:
     partitions: int
     created_ms: int
     properties: dict[str, str] = field(default_factory=dict)
+    first_partition: int = 0
+    """The number of its partition 0 among all partitions that the broker ever had; no other topic gets its numbers."""
 
     def settings(self, defaults: LogSettings) -> LogSettings:
         """The defaults with the topic's own properties over them."""
@@ -94,6 +96,9 @@ def check_properties(properties: Mapping[str, str]) -> None:
             )
 
 
+_ROW_WITHOUT_NUMBER: Final = 5
+
+
 class TopicTable:
     """All topics by name. Ids are never used again, so that what belonged to a deleted topic stays dead."""
 
@@ -102,6 +107,7 @@ class TopicTable:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self.next_id = 1
+        self._next_partition = 0
         self.version = 0
         """Grows with every change."""
 
@@ -145,7 +151,7 @@ class TopicTable:
                     return known
                 if len(self._by_name) >= topics_max:
                     raise BraidError("TOPIC_LIMIT", limit=topics_max)
-                return self._insert(Topic(name, self.next_id, partitions, created_ms, properties))
+                return self._insert(Topic(name, self.next_id, partitions, created_ms, properties, self._next_partition))
             case ["delete", str(name)]:
                 gone = self._by_name.pop(name, None)
                 if gone is not None:
@@ -168,6 +174,7 @@ class TopicTable:
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
         self.next_id = max(self.next_id, topic.id + 1)
+        self._next_partition = max(self._next_partition, topic.first_partition + topic.partitions)
         return topic
 
     # --- snapshots
@@ -175,10 +182,20 @@ class TopicTable:
     def snapshot(self) -> Any:
         return {
             "next_id": self.next_id,
-            "topics": [[t.name, t.id, t.partitions, t.created_ms, t.properties] for t in self._by_name.values()],
+            "next_partition": self._next_partition,
+            "topics": [
+                [t.name, t.id, t.partitions, t.created_ms, t.properties, t.first_partition] for t in self._by_name.values()
+            ],
         }
 
     def restore(self, document: Any) -> None:
+        if "next_partition" not in document:
+            # A snapshot from before partitions were numbered: number them in the order in which the topics came.
+            document["topics"].sort(key=lambda row: int(row[1]))
         for row in document["topics"]:
-            self._insert(Topic(*row))
+            topic = Topic(*row)
+            if len(row) == _ROW_WITHOUT_NUMBER:
+                topic.first_partition = self._next_partition
+            self._insert(topic)
         self.next_id = document["next_id"]
+        self._next_partition = document.get("next_partition", self._next_partition)

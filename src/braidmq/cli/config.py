@@ -38,7 +38,7 @@ def run_show(args: argparse.Namespace) -> int:
         for setting in SETTINGS:
             value = getattr(config, setting.key)
             origin = config.origins[setting.key]
-            plain = [str(listen) for listen in value] if setting.kind.name == "listeners" else value
+            plain = [str(item) for item in value] if setting.kind.repeats else value
             settings[setting.key] = {"value": plain, "source": origin.source, "name": origin.name}
         print_json({"settings": settings, "warnings": list(config.warnings)})
         return Exit.OK

@@ -18,6 +18,7 @@ from braidmq.cli.connection import add_server_options, open_client
 from braidmq.cli.exits import Exit
 from braidmq.cli.interrupt import Interrupts
 from braidmq.cli.parser import Subparsers
+from braidmq.cli.via import add_via_option, refuse
 
 if TYPE_CHECKING:
     from braidmq.client.models import PartitionInfo, Record, TopicPartition
@@ -34,7 +35,9 @@ _EPILOG = """examples:
   braid consume orders --follow                    new records as they come
   braid consume orders --from 100 --partition 0 --count 10
   braid consume orders --from @2026-01-31T08:00:00Z -o json
-  braid consume orders --group billing --follow    go on where the group stopped"""
+  braid consume orders --group billing --follow    go on where the group stopped
+  braid consume 'sensors/+/temp' --via blipmq      what is published from now on
+  braid consume logs --via fq --program 'prefix:"web."'"""
 
 
 def register(commands: Subparsers) -> None:
@@ -56,11 +59,14 @@ def register(commands: Subparsers) -> None:
     parser.add_argument("-o", "--output", choices=("text", "json"), help="the same as --format, under the name other commands use")
     parser.add_argument("--show-key", action="store_true", help="print the key before the value (text)")
     parser.add_argument("--show-offset", action="store_true", help="print partition:offset before the value (text)")
+    parser.add_argument("--program", metavar="PROGRAM", help="route program that chooses messages (--via fq) [prefix:]")
+    add_via_option(parser)
     add_server_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    from braidmq.cli import via
     from braidmq.cli.record_format import formatter
     from braidmq.cli.starting_point import parse_start
 
@@ -68,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
         raise BraidError("INVALID_ARGUMENT", reason=f"--format {args.format} and -o {args.output} contradict each other")
     if args.count is not None and args.count < 0:
         raise BraidError("INVALID_ARGUMENT", reason="--count is negative")
+    if args.via != "flymq":
+        refuse(args, start=None, partition=None, **({} if args.via == "fq" else {"program": None}))
+        via.consume(args, formatter(args.format or args.output or "text", args.show_key, args.show_offset))
+        return Exit.OK
+    refuse(args, program=None)
     point = parse_start(args.start, group=args.group is not None, follow=args.follow)
     with open_client(args) as client:
         parts = _partitions(client, args.topic, args.partition)

@@ -4,7 +4,8 @@ Messages go through the client's producer: batched, in order for each partition,
 at the first message the broker refuses; what was acknowledged before is counted, and the status is not 0. Ctrl-C waits for what was
 sent already and counts it as well.
 
-With `--schema`, `--delay` or `--ttl` each message is a request of its own and waits for its answer, and is never sent twice.
+`--via` sends them by another protocol of the broker (`via.py`). With `--schema`, `--delay` or `--ttl` each message is a request
+of its own and waits for its answer, and is never sent twice.
 """
 
 from __future__ import annotations
@@ -13,27 +14,16 @@ import argparse
 import os
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack
 
 from braidmq.base.errors import BraidError
 from braidmq.cli.connection import add_server_options, duration_option, open_client
 from braidmq.cli.exits import Exit, exit_for
 from braidmq.cli.interrupt import Interrupts
 from braidmq.cli.parser import Subparsers, add_output_option
-from braidmq.cli.terminal import Progress
-
-if TYPE_CHECKING:
-    from braidmq.cli.messages import Message
-    from braidmq.client.models import RecordMetadata
-    from braidmq.client.sync import Client, Delivery, Producer
-
-UNCONFIRMED_MAX: Final = 10_000
-"""Deliveries kept before the oldest is waited for; the producer's own buffer bounds the bytes."""
-INTERRUPTED_FLUSH_SECONDS: Final = 5.0
-"""How long Ctrl-C waits for messages that are on their way."""
+from braidmq.cli.senders import BatchSender, Sender, SingleSender
+from braidmq.cli.via import BlipMQSender, FqSender, add_via_option, open_blipmq, open_fq, refuse
 
 _EPILOG = """examples:
   braid produce orders 'one message' 'another'
@@ -41,7 +31,9 @@ _EPILOG = """examples:
   braid produce orders --key-separator : --file pairs.txt
   braid produce images --whole-file a.png --whole-file b.png --header kind=png
   yes tick | braid produce load --rate 1000/s
-  braid produce reminders 'call back' --delay 30m"""
+  braid produce reminders 'call back' --delay 30m
+  braid produce sensors/1/temp 21.5 --via blipmq
+  braid produce logs 'GET /' --key web.access --via fq"""
 
 
 def register(commands: Subparsers) -> None:
@@ -63,6 +55,7 @@ def register(commands: Subparsers) -> None:
     parser.add_argument("--delay", metavar="DURATION", help="deliver each message so much later, as 500ms or 10m")
     parser.add_argument("--ttl", metavar="DURATION", help="have each message vanish after this time")
     parser.add_argument("--rate", metavar="N/s", help="messages a second at most, as 1000, 1000/s or 60/m")
+    add_via_option(parser)
     add_output_option(parser)
     add_server_options(parser)
     parser.set_defaults(run=run, rest="values")
@@ -77,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         raise BraidError("INVALID_ARGUMENT", reason="--key and --key-separator exclude each other")
     if args.key_separator == "":
         raise BraidError("INVALID_ARGUMENT", reason="--key-separator is empty")
-    if sum(what is not None for what in (args.schema, args.delay, args.ttl)) + bool(args.header) > 1:
+    if args.via == "flymq" and sum(what is not None for what in (args.schema, args.delay, args.ttl)) + bool(args.header) > 1:
         raise BraidError("INVALID_ARGUMENT", reason="--schema, --delay, --ttl and --header exclude each other")
     delay_ms = None if args.delay is None else round(duration_option(args.delay, "--delay") * 1000)
     ttl_ms = None if args.ttl is None else round(duration_option(args.ttl, "--ttl") * 1000)
@@ -92,15 +85,9 @@ def run(args: argparse.Namespace) -> int:
     source = messages.with_keys(_values(args), key, separator)
 
     started = time.monotonic()
-    with open_client(args) as client:
-        timeout_s = None if args.timeout is None else duration_option(args.timeout, "--timeout")
+    with ExitStack() as connections:
         total = messages.total_of(args.values, args.whole_file)
-        sender: _Sender
-        if args.schema is None and delay_ms is None and ttl_ms is None:
-            producer = client.producer(delivery_timeout_s=timeout_s)
-            sender = _BatchSender(producer, args.topic, args.partition, headers, total)
-        else:
-            sender = _SingleSender(client, args.topic, args.partition, args.schema, delay_ms, ttl_ms, total)
+        sender = _sender(args, connections, headers, delay_ms, ttl_ms, total)
         try:
             with Interrupts() as interrupts:
                 interrupts.waiting = True
@@ -125,6 +112,24 @@ def run(args: argparse.Namespace) -> int:
     return Exit.INTERRUPTED if sender.interrupted else Exit.OK
 
 
+def _sender(
+    args: argparse.Namespace, connections: ExitStack, headers: dict[str, bytes], delay_ms: int | None, ttl_ms: int | None,
+    total: int | None,
+) -> Sender:  # fmt: skip
+    """Connect, as the arguments say; `connections` closes what was opened."""
+    if args.via == "blipmq":
+        refuse(args, key=None, key_separator=None, partition=None, schema=None, delay=None)
+        return BlipMQSender(connections.enter_context(open_blipmq(args)), args.topic, headers, ttl_ms, total)
+    if args.via == "fq":
+        refuse(args, partition=None, schema=None, delay=None, ttl=None, header=[])
+        return FqSender(connections.enter_context(open_fq(args)), args.topic, total)
+    client = connections.enter_context(open_client(args))
+    if args.schema is None and delay_ms is None and ttl_ms is None:
+        timeout_s = None if args.timeout is None else duration_option(args.timeout, "--timeout")
+        return BatchSender(client.producer(delivery_timeout_s=timeout_s), args.topic, args.partition, headers, total)
+    return SingleSender(client, args.topic, args.partition, args.schema, delay_ms, ttl_ms, total)
+
+
 def _values(args: argparse.Namespace) -> Iterator[bytes]:
     """The messages without their keys, from whichever place the arguments name."""
     from braidmq.cli import messages
@@ -142,98 +147,7 @@ def _values(args: argparse.Namespace) -> Iterator[bytes]:
     return messages.from_lines(sys.stdin.buffer)
 
 
-class _Sender(ABC):
-    """Sends messages and counts their outcomes, in the order in which they were sent."""
-
-    def __init__(self, topic: str, partition: int | None, total: int | None) -> None:
-        self.sent = 0
-        self.acked = 0
-        self.last: RecordMetadata | None = None
-        self.fault: BraidError | OSError | None = None
-        self.interrupted = False
-        self.delayed_ids: list[str] = []
-        self._topic = topic
-        self._partition = partition
-        self._progress = Progress("messages", total)
-
-    @abstractmethod
-    def send(self, message: Message) -> None:
-        """Send one message, or take note of why it could not be sent."""
-
-    def finish(self) -> None:
-        """Wait for everything that was sent."""
-        self._progress.close()
-
-
-class _SingleSender(_Sender):
-    """One request a message."""
-
-    def __init__(
-        self, client: Client, topic: str, partition: int | None, schema: str | None, delay_ms: int | None, ttl_ms: int | None,
-        total: int | None,
-    ) -> None:  # fmt: skip
-        super().__init__(topic, partition, total)
-        self._client = client
-        self._schema = schema
-        self._delay_ms = delay_ms
-        self._ttl_ms = ttl_ms
-
-    def send(self, message: Message) -> None:
-        self.sent += 1
-        try:
-            self.last = self._client.produce(
-                self._topic, message.value, key=message.key, partition=self._partition, schema=self._schema,
-                delay_ms=self._delay_ms, ttl_ms=self._ttl_ms,
-            )  # fmt: skip
-        except BraidError as fault:
-            self.fault = fault
-            return
-        self.acked += 1
-        if self.last.delayed_id:
-            self.delayed_ids.append(self.last.delayed_id)
-        self._progress.update(self.acked)
-
-
-class _BatchSender(_Sender):
-    """Batches, through a producer."""
-
-    def __init__(self, producer: Producer, topic: str, partition: int | None, headers: dict[str, bytes], total: int | None) -> None:
-        super().__init__(topic, partition, total)
-        self._producer = producer
-        self._headers = headers or None
-        self._waiting: deque[Delivery] = deque()
-
-    def send(self, message: Message) -> None:
-        delivery = self._producer.send(
-            self._topic, message.value, key=message.key, partition=self._partition, headers=self._headers
-        )
-        self.sent += 1
-        self._waiting.append(delivery)
-        if len(self._waiting) >= UNCONFIRMED_MAX:
-            self._waiting[0].wait()
-        self._collect()
-        self._progress.update(self.acked)
-
-    def _collect(self) -> None:
-        """Count the outcomes that are known."""
-        waiting = self._waiting
-        while waiting and waiting[0].done():
-            try:
-                self.last = waiting.popleft().result()
-                self.acked += 1
-            except BraidError as fault:
-                self.fault = self.fault or fault
-
-    def finish(self) -> None:
-        try:
-            self._producer.flush(INTERRUPTED_FLUSH_SECONDS if self.interrupted else None)
-        except BraidError as fault:
-            self.fault = self.fault or fault
-        self._collect()
-        super().finish()
-
-
-def _report(args: argparse.Namespace, sender: _Sender, seconds: float) -> None:
+def _report(args: argparse.Namespace, sender: Sender, seconds: float) -> None:
     from braidmq.cli.output import note, print_json, printable
 
     if args.output == "json":
@@ -250,4 +164,5 @@ def _report(args: argparse.Namespace, sender: _Sender, seconds: float) -> None:
         note(f"acknowledged: {printable(args.topic)}/{sender.last.partition} offset {sender.last.offset}")
     else:
         of = "" if sender.acked == sender.sent else f" of {sender.sent:,}"
-        note(f"{sender.acked:,}{of} messages acknowledged in {seconds:.2f} s ({sender.acked / max(seconds, 1e-9):,.0f}/s)")
+        things = "message" if sender.acked == sender.sent == 1 else "messages"
+        note(f"{sender.acked:,}{of} {things} acknowledged in {seconds:.2f} s ({sender.acked / max(seconds, 1e-9):,.0f}/s)")

@@ -80,7 +80,7 @@ def banner(config: Config, addresses: dict[str, str], loop_name: str) -> str:
         f"  {label('durability')}{config.durability}",
     ]
     lines += [f"  {label('listening')}{name} {address}" for name, address in addresses.items()]
-    plain = next((address for name, address in addresses.items() if not name.startswith("flymqs")), None)
+    plain = next((address for name, address in addresses.items() if name.partition("-")[0] == "flymq"), None)
     server = "" if plain in (None, "127.0.0.1:9092", "0.0.0.0:9092") else f" --server {plain}"
     if plain is not None:
         lines += [

@@ -6,8 +6,11 @@ import argparse
 
 from braidmq.base.config_settings import BY_KEY, SETTINGS, Setting
 
-_METAVARS = {"path": "PATH", "listeners": "URL", "size": "SIZE", "duration": "DURATION", "count": "N", "text": "TEXT"}
-_DIRECTORIES = ("data_dir",)
+_METAVARS = {
+    "path": "PATH", "listeners": "URL", "links": "URL", "keys": "USER=KEY", "choices": "NAME", "size": "SIZE",
+    "duration": "DURATION", "count": "N", "text": "TEXT", "address": "IPV4",
+}  # fmt: skip
+_DIRECTORIES = ("data_dir", "fq_web_root")
 
 
 def add_setting_flags(parser: argparse.ArgumentParser) -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
-from braidmq.base.config_listen import split_address
-
-PORT_DEFAULT: Final = 9092
-_TLS_BY_SCHEME: Final[dict[str, bool | None]] = {"": None, "flymq": False, "flymqs": True}
+from braidmq.base.config_listen import PORTS, split_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +19,27 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str) -> Address:
-    """`host`, `host:port`, `[v6]:port`, `flymq://...` or `flymqs://...`; `ValueError` says what is wrong."""
+def parse_address(text: str, protocol: str = "flymq") -> Address:
+    """`host`, `host:port`, `[v6]:port`, or either behind `flymq://` or `flymqs://`; `ValueError` says what is wrong.
+
+    Other protocols have schemes of their own, and a port of their own where none is given.
+    """
+    tls_by_scheme: dict[str, bool | None] = {"": None, protocol: False, f"{protocol}s": True}
     scheme, separator, rest = text.strip().partition("://")
     if not separator:
         scheme, rest = "", scheme
-    if scheme.lower() not in _TLS_BY_SCHEME:
-        raise ValueError(f"unknown scheme `{scheme}`; a server is host:port, flymq://host:port or flymqs://host:port")
+    if scheme.lower() not in tls_by_scheme:
+        raise ValueError(f"unknown scheme `{scheme}`; a server is host:port, {protocol}://host:port or {protocol}s://host:port")
     rest = rest.removesuffix("/")
     if not rest:
         raise ValueError("a server address is empty")
     if (rest.startswith("[") and rest.endswith("]")) or ":" not in rest:
-        rest += f":{PORT_DEFAULT}"
-    host, port = split_address(rest)
+        rest += f":{PORTS[protocol]}"
+    host, port = split_address(rest, PORTS[protocol])
     if port == 0:
         raise ValueError(f"`{text}` has no port that can be connected to")
     # An empty host is a listener's word for "every interface"; a client means its own machine by it.
-    return Address("127.0.0.1" if rest.startswith(":") else host, port, _TLS_BY_SCHEME[scheme.lower()])
+    return Address("127.0.0.1" if rest.startswith(":") else host, port, tls_by_scheme[scheme.lower()])
 
 
 def parse_addresses(value: object) -> tuple[Address, ...]:

@@ -21,6 +21,17 @@ _BY_WORDS: Final = (
     ("too many failed logins", "AUTH_THROTTLED"),
     ("authentication required", "AUTHENTICATION_REQUIRED"),
     ("unauthorized", "UNAUTHORIZED"),
+    ("queue is private and in use", "QUEUE_IN_USE"),
+    ("can't add you to queue", "QUEUE_CLIENT_LIMIT"),
+    ("initialization of disk queue failed", "QUEUE_UNAVAILABLE"),
+    ("invalid queue type", "INVALID_QUEUE_TYPE"),
+    ("invalid queue param", "INVALID_QUEUE_PARAM"),
+    ("requested type", "QUEUE_TYPE_DIFFERS"),
+    ("requested private, queue", "QUEUE_SHARING_DIFFERS"),
+    ("requested public, queue", "QUEUE_SHARING_DIFFERS"),
+    ("request block, queue", "QUEUE_POLICY_DIFFERS"),
+    ("request drop, queue", "QUEUE_POLICY_DIFFERS"),
+    ("client heartbeat failed", "CLIENT_SILENT"),
 )
 
 

@@ -34,8 +34,12 @@ collect_rows = _chosen.collect_rows
 crc32c = _chosen.crc32c
 decode_records = _chosen.decode_records
 encode_batch = _chosen.encode_batch
+encode_deliveries = _chosen.encode_deliveries
+encode_messages = _chosen.encode_messages
 fnv1a = _chosen.fnv1a
+parse_messages = _chosen.parse_messages
 parse_produce = _chosen.parse_produce
+parse_publish = _chosen.parse_publish
 reorder_rows = _chosen.reorder_rows
 scan_batches = _chosen.scan_batches
 span_batches = _chosen.span_batches
@@ -48,6 +52,8 @@ OTHER_FRAME: Final = 1
 """It stopped at a frame for the general path."""
 FULL: Final = 2
 """It stopped because a batch reached its target size: flush, then go on."""
+SWITCH: Final = 3
+"""`parse_messages` stopped because the next message is for another exchange: call it again."""
 
 COLLECTED: Final = 0
 """`collect_rows` or `span_batches` took all there is."""
@@ -61,7 +67,8 @@ EXPIRED: Final = 4
 """`span_batches` stopped at a batch of which some record is expired."""
 
 __all__ = [
-    "COLLECTED", "DAMAGED", "EXPIRED", "FULL", "IMPLEMENTATION", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "Accumulator",
-    "ByteBuffer", "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch", "fnv1a", "parse_produce",
-    "reorder_rows", "scan_batches", "span_batches", "stamp_batch", "verify_batches",
+    "COLLECTED", "DAMAGED", "EXPIRED", "FULL", "IMPLEMENTATION", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "SWITCH",
+    "Accumulator", "ByteBuffer", "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch",
+    "encode_deliveries", "encode_messages", "fnv1a", "parse_messages", "parse_produce", "parse_publish", "reorder_rows",
+    "scan_batches", "span_batches", "stamp_batch", "verify_batches",
 ]

@@ -1352,3 +1352,13 @@ def decode_records(data, uint64_t from_offset, Py_ssize_t limit, make):
         return records, next_offset
     finally:
         PyBuffer_Release(&view)
+
+
+# --- fq -----------------------------------------------------------------------------------------------------------------
+
+include "_native_fq.pxi"
+
+
+# --- BlipMQ -------------------------------------------------------------------------------------------------------------
+
+include "_native_blipmq.pxi"

@@ -4,6 +4,8 @@ Nothing here trusts a length it read. Small numbers say why a loop stopped; thei
 """
 
 from braidmq.hot.pure_batch import crc32c, decode_records, encode_batch, fnv1a, shape_fault, stamp_batch
+from braidmq.hot.pure_blipmq import encode_messages, parse_publish
+from braidmq.hot.pure_fq import SWITCH, encode_deliveries, parse_messages
 from braidmq.hot.pure_produce import FULL, NEED_MORE, OTHER_FRAME, Accumulator, ByteBuffer, Route, RouteTable, parse_produce
 from braidmq.hot.pure_walk import (
     COLLECTED,
@@ -19,7 +21,8 @@ from braidmq.hot.pure_walk import (
 )
 
 __all__ = [
-    "COLLECTED", "DAMAGED", "EXPIRED", "FULL", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "Accumulator", "ByteBuffer",
-    "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch", "fnv1a", "parse_produce", "reorder_rows",
-    "scan_batches", "shape_fault", "span_batches", "stamp_batch", "verify_batches",
+    "COLLECTED", "DAMAGED", "EXPIRED", "FULL", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "SWITCH", "Accumulator",
+    "ByteBuffer", "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch", "encode_deliveries",
+    "encode_messages", "fnv1a", "parse_messages", "parse_produce", "parse_publish", "reorder_rows", "scan_batches", "shape_fault",
+    "span_batches", "stamp_batch", "verify_batches",
 ]  # fmt: skip

@@ -26,7 +26,9 @@ TAG_ERROR: Final = 19
 """What happened, for people (UTF-8)."""
 TAG_FAILURES: Final = 20
 """`u32` attempts, `i64` time of the first and `i64` of the last failure, in milliseconds."""
-DEAD_LETTER_TAGS: Final = frozenset((TAG_ORIGIN_TOPIC, TAG_ORIGIN_PLACE, TAG_REASON, TAG_ERROR, TAG_FAILURES))
+TAG_REFUSAL: Final = 21
+"""`u8` the code that a subscriber refused it with, `i64` the time of the record that became the letter, in milliseconds."""
+DEAD_LETTER_TAGS: Final = frozenset((TAG_ORIGIN_TOPIC, TAG_ORIGIN_PLACE, TAG_REASON, TAG_ERROR, TAG_FAILURES, TAG_REFUSAL))
 
 # --- staged records: whose they are, and where they will go
 TAG_WORK: Final = 32
@@ -34,6 +36,18 @@ TAG_WORK: Final = 32
 TAG_TARGET: Final = 33
 """`i32` partition (-1 for any), topic name (UTF-8)."""
 STAGING_TAGS: Final = frozenset((TAG_WORK, TAG_TARGET))
+
+# --- BlipMQ: what its messages carry besides topic and payload
+TAG_BLIPMQ: Final = 64
+"""`u8` QoS, message_id (UTF-8, may be empty)."""
+TAG_COMPRESSION: Final = 65
+"""How the publisher compressed the payload: `gzip` or `lz4`."""
+TAG_FEDERATION: Final = 66
+"""Where the message was published first and the brokers it came through: `origin`, a zero byte, `via` (UTF-8)."""
+
+# --- fq: what its messages carry besides route and payload
+TAG_FQ: Final = 80
+"""16 bytes message id, `u8` length of the sender, sender, `u8` number of hops, 4 bytes each, the most recent first."""
 
 _LENGTH = struct.Struct("<I")
 _ENTRY = struct.Struct("<HI")

@@ -199,13 +199,15 @@ class PartitionReads:
                 likely = min(stop, position + likely_bytes)
                 if not warmed and segment.is_cold(position, likely):
                     return Cold(segment, position, likely)
-                for limit in (likely, stop):
+                limit = likely
+                while True:
                     # A copied window may cut the first batch off; only with all of the segment in view is that damage.
                     view, start = segment.window(position, limit, stop)
                     good = segment.verified_end(view, start, position, start + limit - position)
                     end, status = walk(view[:good], start)
-                    if end > start or status in (hot.LIMITED, hot.SPECIAL):
+                    if end > start or status in (hot.LIMITED, hot.SPECIAL) or limit == stop:
                         break
+                    limit = _wider(view, start, position, limit, stop)
                 if status == hot.SPECIAL and self.codec is not None:
                     place = position + end - start
                     end, status, decode = walk_opaque(
@@ -236,3 +238,11 @@ class PartitionReads:
         view, start = segment.window(position, stop, stop)
         _, reason = hot.verify_batches(view, start, len(view))
         return segment.damage(position, reason or "rows do not fit the batch", offset)
+
+
+def _wider(view: memoryview, start: int, position: int, limit: int, stop: int) -> int:
+    """How far a window has to reach to hold the batch at its beginning: as its header says, or else to the end."""
+    if len(view) - start < layout.HEADER_BYTES:
+        return stop
+    end = position + layout.read_header(view, start).length
+    return end if limit < end < stop else stop

@@ -85,7 +85,8 @@ class Accounts:
         self._audit = audit
         self._cost = cost
         self._sleep = sleep
-        self._throttle = LoginThrottle(clock)
+        self.throttle = LoginThrottle(clock)
+        """Counts guesses, whatever is guessed: passwords here, keys of other protocols elsewhere."""
         self._hashing = asyncio.Semaphore(limits.LOGINS_AT_ONCE_MAX)
 
     # --- who somebody is
@@ -127,23 +128,23 @@ class Accounts:
         """The user whose password it is; everything else is INVALID_CREDENTIALS, in the same time."""
         deadline = self._clock.monotonic() + limits.THROTTLE_SECONDS_MAX
         while True:
-            wait = self._throttle.wait_s(name, address)
+            wait = self.throttle.wait_s(name, address)
             if wait > 0:
                 if self._clock.monotonic() + wait > deadline:
                     raise BraidError("AUTH_THROTTLED", seconds=wait)
                 await self._sleep(wait)
                 continue
             async with self._hashing:
-                if self._throttle.wait_s(name, address) > 0:
+                if self.throttle.wait_s(name, address) > 0:
                     # Somebody failed while this one stood in line.
                     continue
                 user = self.users.get(name)
                 stored = None if user is None else user.password_hash
                 right = await self._run_blocking(partial(verify_password, password, stored, self._cost))
                 if user is None or not right or self.users.get(name) is not user:
-                    self._throttle.failed(name, address)
+                    self.throttle.failed(name, address)
                     raise BraidError("INVALID_CREDENTIALS")
-                self._throttle.succeeded(name, address)
+                self.throttle.succeeded(name, address)
                 return user
 
     async def _hash(self, password: str) -> str:

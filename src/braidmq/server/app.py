@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from braidmq import hot
 from braidmq.base import limits
@@ -29,11 +30,17 @@ from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
 from braidmq.security.accounts import admin_password
 from braidmq.security.quotas import Rates
-from braidmq.server.flymq_listener import ConnectionCount, FlyMQListener
+from braidmq.server.blipmq_listener import BlipMQListener
+from braidmq.server.flymq_listener import FlyMQListener
+from braidmq.server.fq_listener import FqListener
+from braidmq.server.listener import ConnectionCount, Listener
 from braidmq.server.logs import set_up_logging
 from braidmq.server.tls import server_context
 
 logger = logging.getLogger("braidmq.server")
+
+LISTENERS: Final[dict[str, type[Listener[Any]]]] = {"flymq": FlyMQListener, "blipmq": BlipMQListener, "fq": FqListener}
+"""Protocol to what listens for it."""
 
 
 class BrokerServer:
@@ -46,7 +53,7 @@ class BrokerServer:
         self._environ = environ
         self._clock = clock or SystemClock()
         self.broker: Broker
-        self._listeners: list[FlyMQListener] = []
+        self._listeners: list[Listener[Any]] = []
         self.addresses: dict[str, str] = {}
         """Scheme to address of each listener; a second one of a scheme is `scheme-2`, and so on."""
 
@@ -61,7 +68,7 @@ class BrokerServer:
         try:
             for listen in config.listen:
                 context = tls if listen.tls else None
-                listener = FlyMQListener(self.broker, listen, count, config.idle_timeout_s, context, config.tls_identity)
+                listener = LISTENERS[listen.protocol](self.broker, listen, count, config, context)
                 address = await listener.start()
                 self._listeners.append(listener)
                 self.addresses[_name_for(listen.scheme, self.addresses)] = address
@@ -69,6 +76,9 @@ class BrokerServer:
             await self.stop()
             reason = f"{listen}: {fault.strerror}"
             raise BraidError("CONFIG_INVALID_VALUE", key="listen", origin="configuration", reason=reason) from fault
+        except BraidError:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Finish running requests, close the connections, make everything durable."""

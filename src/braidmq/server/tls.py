@@ -10,11 +10,12 @@ from braidmq.base.errors import BraidError
 
 def server_context(config: Config) -> ssl.SSLContext | None:
     """The context of TLS listeners; None when no listener wants TLS."""
-    if not any(listen.tls for listen in config.listen):
+    first = next((listen for listen in config.listen if listen.tls), None)
+    if first is None:
         return None
     if config.tls_cert_file is None or config.tls_key_file is None:
         raise BraidError("CONFIG_INVALID_VALUE", key="listen", origin="configuration",
-                         reason="a flymqs listener needs tls_cert_file and tls_key_file")
+                         reason=f"{first} needs both tls_cert_file and tls_key_file")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -6,7 +6,8 @@ The client's source is written against these names only; `tools/unasync.py` turn
     Mutex             guards short steps; never held over an await. A plain lock in both worlds
     Lock              guards steps that wait, as a context manager
     Signal            set(), clear(), is_set(), wait(timeout_s) -> whether it was set in time
-    Stream            connect(...), send(buffers, timeout_s), receive(timeout_s), stale(), abort(), close()
+    Stream            connect(...), send(buffers, timeout_s), drain(timeout_s), receive(timeout_s), finish(), stale(),
+                      abort(), close()
     Delivery          the future outcome of one produced record
     spawn(fn, name)   runs fn beside the caller -> Task with join(timeout_s)
     sleep(seconds)    a pause

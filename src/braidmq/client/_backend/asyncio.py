@@ -209,6 +209,16 @@ class Stream(asyncio.BufferedProtocol):
         if not self._writable.is_set() and not await self._writable.wait(timeout_s):
             raise TimeoutError
 
+    async def drain(self, timeout_s: float | None) -> None:
+        """Wait until the socket has taken all that was sent. From the first call on, `send` waits for that too."""
+        if self._transport is not None and not self._closed:
+            # Not 0: behind TLS that would pause an empty buffer, and nothing would ever resume it.
+            self._transport.set_write_buffer_limits(1, 0)
+            if not self._writable.is_set() and not await self._writable.wait(timeout_s):
+                raise TimeoutError
+        if self._closed:
+            raise self._fault or ConnectionResetError("the peer closed the connection")
+
     async def receive(self, timeout_s: float | None) -> bytes:
         """Whatever has arrived, at least a byte; empty at the end of the stream."""
         while not self._chunks:
@@ -226,6 +236,13 @@ class Stream(asyncio.BufferedProtocol):
             self._paused_reading = False
             self._transport.resume_reading()
         return data
+
+    def finish(self) -> bool:
+        """Tell the peer that nothing more is sent, while receiving goes on; False where the connection cannot say so."""
+        if self._transport is None or self._closed or not self._transport.can_write_eof():
+            return False
+        self._transport.write_eof()
+        return True
 
     def stale(self) -> bool:
         """Whether a connection without a request under way can no longer be used."""

@@ -165,6 +165,11 @@ class Stream:
         if not poller.poll(_milliseconds(timeout_s)):
             raise TimeoutError
 
+    def drain(self, timeout_s: float | None) -> None:
+        """`send` returns when the socket has taken everything, so there is nothing to wait for."""
+        if self._aborted:
+            raise ConnectionResetError("the connection was aborted")
+
     def receive(self, timeout_s: float | None) -> bytes:
         """Whatever has arrived, at least a byte; empty at the end of the stream."""
         if self._aborted:
@@ -184,6 +189,17 @@ class Stream:
                 return self._socket.recv_into(view)
             except BlockingIOError:
                 continue
+
+    def finish(self) -> bool:
+        """Tell the peer that nothing more is sent, while receiving goes on; False where the connection cannot say so."""
+        if self._aborted:
+            return False
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as fault:
+            log.debug("the connection was gone already: %s", fault)
+            return False
+        return True
 
     def stale(self) -> bool:
         """Whether a connection without a request under way can no longer be used: nothing may be there to read."""
@@ -212,6 +228,10 @@ class TlsStream(Stream):
         self._outgoing = ssl.MemoryBIO()
         self._session = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self._guard = threading.Lock()
+
+    def finish(self) -> bool:
+        # Half of a TLS session cannot be closed.
+        return False
 
     def handshake(self, deadline_s: float) -> None:
         while True:
