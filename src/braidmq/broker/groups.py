@@ -86,6 +86,16 @@ class GroupCoordinator:
             raise BraidError("PARTITION_NOT_FOUND", partition=partition)
         return topic
 
+    def is_new(self, topic: str, group: str) -> bool:
+        """Whether there is the topic, and no such group on it."""
+        found = self._topics.get(topic)
+        return found is not None and not self._exists(found, group)
+
+    def position(self, topic: str, group: str, partition: int) -> int | None:
+        """What the group committed in a partition; None for nothing, whatever the reason."""
+        found = self._topics.get(topic)
+        return None if found is None else self._offsets.committed(found.id, group, partition)
+
     def _exists(self, topic: Topic, group: str) -> bool:
         known = self._offsets.has(topic.id, group) or self._subscribers.has(topic.id, group)
         return known or bool(self.members.readers(topic.name, group))

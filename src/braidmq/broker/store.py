@@ -5,6 +5,7 @@
     ENCRYPTION        proofs of the keys that something here is encrypted with, see `braidmq.base.key_ring`
     CLEAN             there after an orderly stop only: the checkpoint describes every partition exactly
     checkpoint        see `braidmq.log.checkpoint`
+    clock             see `braidmq.broker.time_file`
     internal/NAME/    journals of the broker's own state, each a partition with snapshots
     topics/ID/N/      partition N of the topic with that id
 
@@ -241,7 +242,8 @@ class LogStore:
             place = log.durable_place()
             if place is not None:
                 segment, position, offset = place
-                self._known[name] = PartitionCheckpoint(segment, position, offset, log.producers.dump(offset))
+                cursor = log.expiry_cursor.dump() if log.expiry_cursor is not None else []
+                self._known[name] = PartitionCheckpoint(segment, position, offset, log.producers.dump(offset), cursor)
             else:
                 self._known.pop(name, None)
         return Checkpoint(dict(self._known))

@@ -4,7 +4,7 @@ Messages go through the client's producer: batched, in order for each partition,
 at the first message the broker refuses; what was acknowledged before is counted, and the status is not 0. Ctrl-C waits for what was
 sent already and counts it as well.
 
-With `--schema`, `--delay` or `--ttl` each message is a request of its own and waits for its answer, and is never sent twice.
+With `--schema` or `--delay` each message is a request of its own and waits for its answer, and is never sent twice.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def run(args: argparse.Namespace) -> int:
         raise BraidError("INVALID_ARGUMENT", reason="--key and --key-separator exclude each other")
     if args.key_separator == "":
         raise BraidError("INVALID_ARGUMENT", reason="--key-separator is empty")
-    if sum(what is not None for what in (args.schema, args.delay, args.ttl)) + bool(args.header) > 1:
-        raise BraidError("INVALID_ARGUMENT", reason="--schema, --delay, --ttl and --header exclude each other")
+    if sum(what is not None for what in (args.schema, args.delay)) + bool(args.header or args.ttl is not None) > 1:
+        raise BraidError("INVALID_ARGUMENT", reason="--schema, --delay, and --ttl or --header exclude each other")
     delay_ms = None if args.delay is None else round(duration_option(args.delay, "--delay") * 1000)
-    ttl_ms = None if args.ttl is None else round(duration_option(args.ttl, "--ttl") * 1000)
+    ttl_ms = 0 if args.ttl is None else round(duration_option(args.ttl, "--ttl") * 1000)
     if sum(map(bool, (args.values, args.file, args.whole_file))) > 1:
         raise BraidError(
             "INVALID_ARGUMENT", reason="take messages from arguments, --file or --whole-file, not from several of them"
@@ -96,11 +96,11 @@ def run(args: argparse.Namespace) -> int:
         timeout_s = None if args.timeout is None else duration_option(args.timeout, "--timeout")
         total = messages.total_of(args.values, args.whole_file)
         sender: _Sender
-        if args.schema is None and delay_ms is None and ttl_ms is None:
+        if args.schema is None and delay_ms is None:
             producer = client.producer(delivery_timeout_s=timeout_s)
-            sender = _BatchSender(producer, args.topic, args.partition, headers, total)
+            sender = _BatchSender(producer, args.topic, args.partition, headers, ttl_ms, total)
         else:
-            sender = _SingleSender(client, args.topic, args.partition, args.schema, delay_ms, ttl_ms, total)
+            sender = _SingleSender(client, args.topic, args.partition, args.schema, delay_ms, total)
         try:
             with Interrupts() as interrupts:
                 interrupts.waiting = True
@@ -169,21 +169,19 @@ class _SingleSender(_Sender):
     """One request a message."""
 
     def __init__(
-        self, client: Client, topic: str, partition: int | None, schema: str | None, delay_ms: int | None, ttl_ms: int | None,
-        total: int | None,
-    ) -> None:  # fmt: skip
+        self, client: Client, topic: str, partition: int | None, schema: str | None, delay_ms: int | None, total: int | None
+    ) -> None:
         super().__init__(topic, partition, total)
         self._client = client
         self._schema = schema
         self._delay_ms = delay_ms
-        self._ttl_ms = ttl_ms
 
     def send(self, message: Message) -> None:
         self.sent += 1
         try:
             self.last = self._client.produce(
                 self._topic, message.value, key=message.key, partition=self._partition, schema=self._schema,
-                delay_ms=self._delay_ms, ttl_ms=self._ttl_ms,
+                delay_ms=self._delay_ms,
             )  # fmt: skip
         except BraidError as fault:
             self.fault = fault
@@ -197,16 +195,20 @@ class _SingleSender(_Sender):
 class _BatchSender(_Sender):
     """Batches, through a producer."""
 
-    def __init__(self, producer: Producer, topic: str, partition: int | None, headers: dict[str, bytes], total: int | None) -> None:
+    def __init__(
+        self, producer: Producer, topic: str, partition: int | None, headers: dict[str, bytes], ttl_ms: int, total: int | None
+    ) -> None:
         super().__init__(topic, partition, total)
         self._producer = producer
         self._headers = headers or None
+        self._ttl_ms = ttl_ms
         self._waiting: deque[Delivery] = deque()
 
     def send(self, message: Message) -> None:
         delivery = self._producer.send(
-            self._topic, message.value, key=message.key, partition=self._partition, headers=self._headers
-        )
+            self._topic, message.value, key=message.key, partition=self._partition, headers=self._headers,
+            ttl_ms=self._ttl_ms,
+        )  # fmt: skip
         self.sent += 1
         self._waiting.append(delivery)
         if len(self._waiting) >= UNCONFIRMED_MAX:

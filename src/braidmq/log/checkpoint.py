@@ -25,6 +25,12 @@ class PartitionCheckpoint:
     next_offset: int
     """The offset that follows them."""
     producers: list[list[object]] = field(default_factory=list)
+    expiring: list[object] = field(default_factory=list)
+    """An `ExpiryCursor`; empty without one."""
+
+    def row(self) -> list[object]:
+        whole = [self.segment, self.position, self.next_offset, self.producers, self.expiring]
+        return whole if self.expiring else whole[:-1]
 
 
 @dataclass(slots=True)
@@ -36,10 +42,7 @@ class Checkpoint:
         body = json.dumps(
             {
                 "format": _FORMAT,
-                "partitions": {
-                    name: [entry.segment, entry.position, entry.next_offset, entry.producers]
-                    for name, entry in self.partitions.items()
-                },
+                "partitions": {name: entry.row() for name, entry in self.partitions.items()},
             },
             separators=(",", ":"),
         ).encode()

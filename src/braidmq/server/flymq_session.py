@@ -10,7 +10,8 @@ answer is out, so a FETCH behind a PRODUCE sees its record.
                 which the socket is not read
     closing     the peer broke the protocol, or the broker stops: nothing more is read
 
-Every frame is authorized before it runs. Where nobody has to log in, the parser takes PRODUCE for any topic that checks
+Every frame is authorized before it runs, and one that waited for something to read once more before it is answered: rights that
+were taken away meanwhile count. Where nobody has to log in, the parser takes PRODUCE for any topic that checks
 nothing; where somebody has to, each connection has a table of its own that holds the topics it may write to, and that is
 empty again as soon as anything changes on which a decision rests.
 
@@ -51,6 +52,10 @@ _FRONT_BYTES_MAX: Final = limits.RECEIVE_BUFFER_BYTES // 4
 _COMPRESSED: Final = 0x0E
 """The bits of a frame's flags that say how its payload is compressed."""
 
+_LOOK_AGAIN_S: Final = 0.5
+_PAID_S: Final = 0.001
+"""A debt that is as good as paid: timers are not finer."""
+
 logger = logging.getLogger("braidmq.flymq")
 
 
@@ -67,9 +72,9 @@ class _Chunk:
 
 class FlyMQSession(asyncio.BufferedProtocol):
     __slots__ = (
-        "_chunks", "_closing", "_due_bytes", "_front", "_half_closed", "_held", "_listener", "_memberships", "_metered", "_out",
-        "_owing", "_own_routes", "_paused", "_read_paused", "_refused", "_resuming", "_routes_version", "_running", "_stalled",
-        "_transport", "address", "broker", "dialect", "ip", "last_frame_at", "principal", "reached_at",
+        "_chunks", "_closing", "_commits", "_due_bytes", "_front", "_half_closed", "_held", "_listener", "_memberships",
+        "_metered", "_out", "_owing", "_own_routes", "_paused", "_read_paused", "_refused", "_resuming", "_routes_version",
+        "_running", "_stalled", "_transport", "address", "broker", "dialect", "ip", "last_frame_at", "principal", "reached_at",
     )  # fmt: skip
 
     def __init__(self, listener: FlyMQListener) -> None:
@@ -101,6 +106,8 @@ class FlyMQSession(asyncio.BufferedProtocol):
         """The peer broke the protocol; answers to what it asked before still go out."""
         self._closing = False
         self._memberships: set[tuple[int, str]] = set()
+        self._commits: set[str] = set()
+        """Groups of which the audit trail knows that this connection commits for them."""
         security = self.broker.security
         self._own_routes = hot.RouteTable() if security.authorizer.enabled else None
         """Topics that this connection may produce to with no further question; None where everybody may."""
@@ -277,22 +284,36 @@ class FlyMQSession(asyncio.BufferedProtocol):
 
     def logged_in(self, principal: Principal) -> None:
         self.principal = principal
-        # What another may do says nothing about this one.
+        # What another may do, or did, says nothing about this one.
         self._routes_version = -1
+        self._commits.clear()
 
     # --- quotas
 
     def _charge(self, size: int, requests: int) -> None:
         """Note what was spent; beyond a quota, read nothing until it is paid."""
-        user = "" if self.principal.anonymous else self.principal.name
-        owed_s = self.broker.security.quotas.charge(user, size, requests, address=self.ip)
+        owed_s = self._owed_s(size, requests)
         if owed_s > 0 and not self._closing:
             if self._owing is not None:
                 self._owing.cancel()
-            self._owing = asyncio.get_running_loop().call_later(owed_s, self._paid)
+            self._wait_for_payment(owed_s)
             self._pause_reading()
 
-    def _paid(self) -> None:
+    def _owed_s(self, size: int, requests: int) -> float:
+        security = self.broker.security
+        principal = security.authorizer.current(self.principal)
+        user = "" if principal.anonymous else principal.name
+        return security.quotas.charge(user, size, requests, address=self.ip)
+
+    def _wait_for_payment(self, owed_s: float) -> None:
+        # Somebody may raise the quota meanwhile: whoever waits for long looks again now and then.
+        self._owing = asyncio.get_running_loop().call_later(min(owed_s, _LOOK_AGAIN_S), self._look_again)
+
+    def _look_again(self) -> None:
+        owed_s = self._owed_s(0, 0)
+        if owed_s > _PAID_S:
+            self._wait_for_payment(owed_s)
+            return
         self._owing = None
         self.last_frame_at = self._listener.now
         self._resume()
@@ -460,11 +481,15 @@ class FlyMQSession(asyncio.BufferedProtocol):
         except Exception as fault:
             self._write([self._error(fault)])
             return
-        self._running = asyncio.get_running_loop().create_task(self._await(outcome))
+        self._running = asyncio.get_running_loop().create_task(self._await(request, outcome))
 
-    async def _await(self, outcome: Awaitable[Answer]) -> None:
+    async def _await(self, request: flymq.Request, outcome: Awaitable[Answer]) -> None:
+        authorizer = self.broker.security.authorizer
+        version = authorizer.version
         try:
             answer = await outcome
+            if isinstance(request, flymq.FetchBatches) and authorizer.version != version:
+                authorize(self, request)
         except Exception as fault:
             answer = [self._error(fault)]
         finally:
@@ -498,6 +523,14 @@ class FlyMQSession(asyncio.BufferedProtocol):
 
     def remember_membership(self, topic_id: int, group: str) -> None:
         self._memberships.add((topic_id, group))
+
+    def first_commit(self, group: str) -> bool:
+        if group in self._commits:
+            return False
+        if len(self._commits) >= limits.SESSION_COMMITS_NOTED_MAX:
+            self._commits.clear()
+        self._commits.add(group)
+        return True
 
     # --- closing
 
