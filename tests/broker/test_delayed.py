@@ -310,7 +310,7 @@ def test_the_table_is_a_queue_whatever_comes_and_goes() -> None:
                     assert table.waiting_below(limit) == sorted(known for known, (_, ref) in model.items() if ref < limit)
         if rng.random() < 0.001:
             copy = DelayedTable()
-            copy.restore(table.snapshot())
+            copy.restore(table.snapshot().make())
             table = copy
     assert [row[0] for row in table.soonest()] == [known for _, known in sorted((due, known) for known, (due, _) in model.items())]
 

@@ -32,9 +32,10 @@ from braidmq.broker.groups import GroupCoordinator
 from braidmq.broker.journal import Journal
 from braidmq.broker.machines import SCHEMAS, TOPICS, MachineGroup
 from braidmq.broker.names import INTERNAL_PREFIX, check_topic
+from braidmq.broker.pace import Pace
 from braidmq.broker.schema_registry import SchemaRegistry
 from braidmq.broker.settings import BrokerSettings as BrokerSettings
-from braidmq.broker.store import LogStore
+from braidmq.broker.store import CheckpointDraft, LogStore
 from braidmq.broker.time_file import TimeFile
 from braidmq.broker.topics import PROPERTIES, Topic, TopicTable, check_properties
 from braidmq.broker.transactions import Transactions
@@ -48,7 +49,9 @@ from braidmq.security.audit import audit_settings
 _JOURNAL_SEGMENT_BYTES: Final = 16 * limits.MIB
 _WORK_CHECK_SECONDS: Final = 1.0
 _OPENED_PER_RETENTION: Final = 500
-"""Unused partitions opened for retention at a time, so that a look never holds up the loop for long."""
+"""Unused partitions opened for retention at a time, so that not all of them are open after one look."""
+_OPENING_STEPS: Final = 5
+"""To open a partition takes as long as so many other things."""
 
 logger = logging.getLogger("braidmq.broker")
 
@@ -196,9 +199,8 @@ class Broker(BrokerReads):
         try:
             if any(log.failure is not None for log in self.store.open_partitions()):
                 raise OSError("a partition failed before")
-            self._metadata.save_snapshot()
-            self._offsets.save_snapshot()
-            self.work.journal.save_snapshot()
+            for journal in self._journals():
+                await journal.save_snapshot_beside(self.beside)
             self.store.close()
         except OSError as fault:
             # Everything acknowledged is safe; only the shortcut for the next start is missing.
@@ -218,17 +220,20 @@ class Broker(BrokerReads):
     async def checkpoint(self) -> None:
         """Note how far every partition is whole, so that a crash after now costs less recovery, and what time it is."""
         await self._keep_time()
-        for journal in (self._metadata, self._offsets):
+        for journal in self._journals():
             if journal.snapshot_due:
-                journal.save_snapshot()
-        if self.work.journal.snapshot_due:
-            await self.work.journal.save_snapshot_beside(self.beside)
-        changed = self.store.changed_since_checkpoint()
-        if changed:
-            job = SyncJob(self.store.unsynced_files(), self.store.unsynced_names())
-            checkpoint = self.store.checkpoint()
-            await self._loop.run_in_executor(self._io, self.store.save, checkpoint, job)
-            self._fail_unsynced(changed, job)
+                await journal.save_snapshot_beside(self.beside)
+        draft = CheckpointDraft()
+        pace = Pace()
+        for _ in self.store.draft_checkpoint(draft):
+            await pace.step()
+        if draft.changed:
+            job = SyncJob(draft.files, draft.names)
+            await self._loop.run_in_executor(self._io, self.store.save, self.store.drafted(), job)
+            self._fail_unsynced(draft.changed, job)
+
+    def _journals(self) -> tuple[Journal, ...]:
+        return self._metadata, self._offsets, self.work.journal
 
     async def _check_members(self) -> None:
         self.coordinator.members.tick()
@@ -266,12 +271,19 @@ class Broker(BrokerReads):
 
     async def apply_retention(self) -> None:
         """Let go of what topics need not keep, also of those that nobody has used since the start."""
+        pace = Pace()
         for topic_id, partition in self.store.unopened()[:_OPENED_PER_RETENTION]:
             topic = self.topics.by_id(topic_id)
             if topic is not None:
                 self._log(topic, partition)
-        for segment in self.store.apply_retention(self.clock.now_ms()):
-            await self._loop.run_in_executor(self._io, segment.remove)
+                await pace.step(_OPENING_STEPS)
+        for name in self.store.opened_names():
+            await pace.step()
+            unknown = self.store.needed_index(name)
+            if unknown is not None:
+                await self.beside(unknown.prepare_index)
+            for segment in self.store.apply_retention(name, self.clock.now_ms()):
+                await self._loop.run_in_executor(self._io, segment.remove)
         self.security.apply_retention(self.clock.now_ms())
 
     # --- topics

@@ -16,10 +16,13 @@ import heapq
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+
+from braidmq.base.json_pieces import Deferred
 
 _GONE: Final = -1
 _COMPACT_ROWS_MIN: Final = 4096
@@ -181,7 +184,8 @@ class DelayedTable:
     # --- snapshots
 
     def snapshot(self) -> Any:
-        return _Packed(self._numbers.tobytes(), self._due.tobytes(), self._refs.tobytes(), self._sizes.tobytes())
+        columns = (self._numbers.tobytes(), self._due.tobytes(), self._refs.tobytes())
+        return Deferred(partial(_packed, *columns, self._sizes.tobytes()))
 
     def restore(self, document: Any) -> None:
         self._numbers, self._due, self._refs, sizes = (_unpacked(text) for text in str(document).split("."))
@@ -197,18 +201,12 @@ class DelayedTable:
         heapq.heapify(self._heap)
 
 
-class _Packed:
-    """Columns as one text. Making it takes a while, so it is made where it is written: beside the loop."""
-
-    def __init__(self, numbers: bytes, due: bytes, refs: bytes, sizes: bytes) -> None:
-        self._columns = (numbers, due, refs)
-        self._sizes = sizes
-
-    def __str__(self) -> str:
-        numbers, due, refs = (np.frombuffer(column, np.int64) for column in self._columns)
-        columns = (numbers, due, refs, np.frombuffer(self._sizes, np.uint32))
-        waiting = due != _GONE
-        return ".".join(base64.b64encode(column[waiting].astype("<i8").tobytes()).decode() for column in columns)
+def _packed(*columns: bytes) -> str:
+    """Columns as one text, without the rows that are empty."""
+    numbers, due, refs = (np.frombuffer(column, np.int64) for column in columns[:3])
+    waiting = due != _GONE
+    kept = (numbers, due, refs, np.frombuffer(columns[3], np.uint32))
+    return ".".join(base64.b64encode(column[waiting].astype("<i8").tobytes()).decode() for column in kept)
 
 
 def _unpacked(text: str) -> array[int]:

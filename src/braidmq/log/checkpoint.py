@@ -12,6 +12,7 @@ from typing import Final
 
 from braidmq import hot
 from braidmq.base.disk import Disk
+from braidmq.base.json_pieces import json_pieces
 
 _FORMAT: Final = 1
 
@@ -39,13 +40,8 @@ class Checkpoint:
     """By the partition's directory below the data directory."""
 
     def save(self, disk: Disk, path: str) -> None:
-        body = json.dumps(
-            {
-                "format": _FORMAT,
-                "partitions": {name: entry.row() for name, entry in self.partitions.items()},
-            },
-            separators=(",", ":"),
-        ).encode()
+        rows = {name: entry.row() for name, entry in self.partitions.items()}
+        body = "".join(json_pieces({"format": _FORMAT, "partitions": rows})).encode()
         disk.replace_file(path, b"%08x\n" % hot.crc32c(body) + body)
 
     @classmethod

@@ -424,7 +424,7 @@ class PartitionLog(PartitionReads):
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             if following.base_offset > self.high_watermark:
                 break
-            newest_ms = segment.index.max_timestamp
+            newest_ms = segment.newest_ms
             # A damaged segment may have no timestamp to tell; that does not make it old.
             too_old = settings.retention_age_ms and 0 <= newest_ms < now_ms - settings.retention_age_ms
             if excess < segment.size and not too_old:
@@ -432,6 +432,11 @@ class PartitionLog(PartitionReads):
             excess -= segment.size
             expired.append(segment)
         return expired
+
+    def segment_of_unknown_age(self) -> Segment | None:
+        """The oldest segment, where `expired_segments` would have to read to tell how old it is."""
+        asked = len(self.segments) > 1 and self.settings.retention_age_ms and self.failure is None
+        return self.segments[0] if asked and not self.segments[0].knows_newest else None
 
     def roll_if_old(self, now_ms: int) -> bool:
         """Close a segment that has reached its age, so that retention can reach its records in a quiet topic."""

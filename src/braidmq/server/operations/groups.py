@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from braidmq.broker.groups import GroupInfo
+from braidmq.broker.pace import Pace
 from braidmq.server.operations.calling import Answer, Caller, note, respond
 from braidmq.server.operations.group_notes import NotedCommit, note_move, noted_groups
 from braidmq.wire import flymq
@@ -41,8 +44,15 @@ async def reset_offset(caller: Caller, request: flymq.ResetOffset) -> Answer:
     return respond(caller, request, flymq.Ok())
 
 
-def list_groups(caller: Caller, request: flymq.ListGroups) -> Answer:
-    return respond(caller, request, flymq.Groups(tuple(map(_info, caller.broker.coordinator.list_groups()))))
+async def list_groups(caller: Caller, request: flymq.ListGroups) -> Answer:
+    """A few at a time, and put into bytes beside the loop: all of them may take a second."""
+    rows: list[flymq.GroupInfo] = []
+    pace = Pace()
+    for info in caller.broker.coordinator.each_group():
+        rows.append(_info(info))
+        await pace.step(1 + len(info.offsets))
+    answer: Answer = await caller.broker.compute(partial(respond, caller, request, flymq.Groups(tuple(rows))))
+    return answer
 
 
 def describe_group(caller: Caller, request: flymq.DescribeGroup) -> Answer:
