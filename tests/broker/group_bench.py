@@ -146,5 +146,5 @@ class GroupBench:
 
     def committed(self) -> dict[tuple[str, str, int], int]:
         """Every committed offset by topic, group and partition."""
-        groups = self.coordinator.list_groups()
+        groups = list(self.coordinator.each_group())
         return {(info.topic, info.group, partition): offset for info in groups for partition, offset in info.offsets}

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from broker_bench import run_broker, settings_of, values_of
+from written_state import written
 
 from braidmq.base import limits
 from braidmq.base.clock import ManualClock
 from braidmq.base.disk_faulty import FaultyDisk
 from braidmq.base.errors import BraidError
+from braidmq.base.json_pieces import json_pieces
 from braidmq.broker import journal as journal_module
 from braidmq.broker.broker import Broker
 from braidmq.broker.group_offsets import GroupOffsets
@@ -344,8 +348,80 @@ def test_the_state_is_the_same_from_commands_and_from_a_snapshot() -> None:
         groups.apply(groups.commit(number, f"g{number % 4}", number, number * 10))
     groups.apply(groups.forget_topic(7))
     again_topics, again_groups = TopicTable(), GroupOffsets()
-    again_topics.restore(topics.snapshot())
-    again_groups.restore(groups.snapshot())
+    again_topics.restore(written(topics))
+    again_groups.restore(written(groups))
     assert again_topics.all() == topics.all() and again_topics.next_id == topics.next_id == 21
     assert again_topics.by_id(2) == topics.get("t1") and again_topics.by_id(1) is None
-    assert again_groups.snapshot() == groups.snapshot() and len(again_groups) == 19
+    assert written(again_groups) == written(groups) and len(again_groups) == 19
+
+
+def test_what_comes_after_a_snapshot_was_taken_is_not_in_it() -> None:
+    """It is written out later, beside the loop."""
+    topics, groups = TopicTable(), GroupOffsets()
+    topics.apply(topics.create("a", 1, 5, {"durability": "os"}))
+    groups.apply(groups.commit(1, "g", 0, 10))
+    before = [written(machine) for machine in (topics, groups)]
+    taken = [machine.snapshot() for machine in (topics, groups)]
+    topics.apply(topics.configure("a", {"durability": "", "ttl_ms": "5"}))
+    topics.apply(topics.create("b", 1, 5, {}))
+    topics.apply(topics.delete("a"))
+    groups.apply(groups.commit(1, "g", 0, 20))
+    groups.apply(groups.commit(1, "h", 0, 20))
+    assert [json.loads("".join(json_pieces(state))) for state in taken] == before
+
+
+def test_a_snapshot_is_written_while_commands_go_on() -> None:
+    disk = FaultyDisk()
+    held: list[Callable[[], None]] = []
+
+    async def script(broker: Broker) -> None:
+        await broker.create_topic("a", 1)
+        release = asyncio.Event()
+
+        async def later(action: Callable[[], None]) -> None:
+            held.append(action)
+            await release.wait()
+            action()
+
+        first = asyncio.create_task(broker._metadata.save_snapshot_beside(later))
+        while not held:  # noqa: ASYNC110  (the task begins in the next turn)
+            await asyncio.sleep(0)
+        await broker.create_topic("b", 1)
+        # Whoever asks meanwhile waits for the same one; who goes away does not end it.
+        second = asyncio.create_task(broker._metadata.save_snapshot_beside(later))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        release.set()
+        await second
+        assert len(held) == 1
+        snapshots = [name for name in disk.list_directory("/data/internal/metadata") if name.startswith("snapshot")]
+        assert len(snapshots) == 1
+        document = json.loads(disk.read_file(f"/data/internal/metadata/{snapshots[0]}").partition(b"\n")[2])
+        assert [row[0] for row in document["state"]["machines"]["topics"]["topics"]] == ["a"]
+        await broker._metadata.save_snapshot_beside(later)
+        assert len(held) == 2, "the next one has what came after"
+
+    run_broker(script, disk, stop=False)
+    run_broker(check_topics("a", "b"), disk.crash())
+
+
+def test_a_snapshot_that_fails_is_told_and_tried_again() -> None:
+    disk = FaultyDisk()
+
+    async def script(broker: Broker) -> None:
+        await broker.create_topic("a", 1)
+        disk.fail("rename", code=28)
+        with pytest.raises(OSError):
+            await broker._metadata.save_snapshot_beside(broker.beside)
+        await broker._metadata.save_snapshot_beside(broker.beside)
+        assert any(name.startswith("snapshot") for name in disk.list_directory("/data/internal/metadata"))
+
+    run_broker(script, disk)
+
+
+def check_topics(*names: str) -> Callable[[Broker], Awaitable[None]]:
+    async def check(broker: Broker) -> None:
+        assert broker.topic_names() == list(names)
+
+    return check

@@ -15,7 +15,7 @@ from braidmq.base.disk_faulty import FaultyDisk
 from braidmq.base.disk_real import RealDisk
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
-from braidmq.broker.store import LogStore
+from braidmq.broker.store import CheckpointDraft, LogStore
 from braidmq.hot import encode_batch
 from braidmq.log.checkpoint import Checkpoint
 from braidmq.log.level import Level
@@ -378,3 +378,58 @@ def test_recovery_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         run_broker(check_filled, disk)
     assert "recovery of a/0: header cut short; 4 bytes removed, next offset 4" in caplog.text
     assert "recovered start: 3 topics" in caplog.text
+
+
+def test_a_checkpoint_is_drafted_while_others_go_on() -> None:
+    """Topics come, go and grow between its steps; what it says of a partition is synced before it is saved."""
+    disk = FaultyDisk()
+
+    async def script(broker: Broker) -> None:
+        for number in range(4):
+            topic = await broker.create_topic(f"t{number}", 1)
+            await broker.append(topic, 0, b"", b"v")
+        draft = CheckpointDraft()
+        steps = broker.store.draft_checkpoint(draft)
+        grown, gone = "t0", "t3"
+        while grown not in {log.topic for log in draft.changed}:
+            next(steps)
+        gone_id = broker.topic(gone).id
+        await broker.delete_topic(gone)
+        await broker.append(broker.topic(grown), 0, b"", b"more")
+        await broker.create_topic("new", 1)
+        for _ in steps:
+            pass
+        assert gone not in {log.topic for log in draft.changed}
+        known = broker.store.drafted().partitions
+        ids = {name: broker.topic(name).id for name in broker.topic_names()}
+        assert known[f"topics/{ids[grown]}/0"].next_offset == 1, "as it was when it was looked at"
+        assert f"topics/{gone_id}/0" not in known
+        again = CheckpointDraft()
+        for _ in broker.store.draft_checkpoint(again):
+            pass
+        assert grown in {log.topic for log in again.changed}, "the next one has the rest"
+        last = CheckpointDraft()
+        for _ in broker.store.draft_checkpoint(last):
+            pass
+        assert last.changed == []
+
+    run_broker(script, disk)
+
+
+def test_keeping_house_lets_others_run() -> None:
+    """Neither a checkpoint nor retention looks at a thousand partitions in one turn of the loop."""
+
+    async def script(broker: Broker) -> None:
+        await broker.create_topic("t", 1000)
+        for partition in range(1000):
+            broker.stage(broker.topic("t"), partition, b"", b"v")
+        await broker.append(broker.topic("t"), 0, b"", b"v")
+        for action in (broker.checkpoint, broker.apply_retention):
+            turns = 0
+            running = asyncio.create_task(action())
+            while not running.done():
+                turns += 1
+                await asyncio.sleep(0)
+            assert turns >= 10
+
+    run_broker(script)

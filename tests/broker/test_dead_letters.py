@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
+from functools import partial
 from itertools import pairwise
 
 import pytest
-from work_bench import all_values, expect, records_in, run_broker, values_in
+from work_bench import all_values, expect, records_in, rows_of, run_broker, values_in
 
 from braidmq import hot
 from braidmq.base import limits
@@ -17,6 +19,7 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.letter_table import LetterTable, Runs
 from braidmq.log.attrs import TAG_FAILURES, TAG_ORIGIN_PLACE, TAG_ORIGIN_TOPIC, encode_attrs, encode_headers
+from braidmq.log.letter_id import place_in
 
 
 async def bury(broker: Broker, topic: str, *offsets: int, error: str = "boom") -> None:
@@ -74,6 +77,37 @@ def test_pauses_stop_growing_and_attempts_are_a_setting() -> None:
         assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
 
     run_broker(script)
+
+
+def test_a_failure_that_is_reported_again_is_counted_once() -> None:
+    disk, clock = FaultyDisk(), ManualClock()
+
+    async def script(broker: Broker) -> None:
+        topic = await broker.create_topic("a", 1)
+        await broker.append(topic, 0, b"", b"bad")
+        fail = partial(broker.dead_letters.fail, "a", 0, 0, "group", "processing_error", "boom")
+        first = await fail(7)
+        clock.advance(1)
+        assert await fail(7) == first, "with the time of the first report"
+        assert (await fail(8)).attempts == 2
+
+    run_broker(script, disk, clock=clock, stop=False)
+
+    async def afterwards(broker: Broker) -> None:
+        fail = partial(broker.dead_letters.fail, "a", 0, 0, "group", "processing_error", "boom")
+        assert (await fail(8)).attempts == 2, "after a crash too"
+        await broker.work.journal.save_snapshot_beside(broker.beside)
+
+    disk = disk.crash()
+    run_broker(afterwards, disk, clock=clock)
+
+    async def at_last(broker: Broker) -> None:
+        fail = partial(broker.dead_letters.fail, "a", 0, 0, "group", "processing_error", "boom")
+        both = await asyncio.gather(fail(9), fail(9))
+        assert [failed.attempts for failed in both] == [3, 3] and all(failed.dead_lettered for failed in both)
+        assert (await fail(9)).dead_lettered and all_values(broker, "a.dlq") == [b"bad"]
+
+    run_broker(at_last, disk, clock=clock)
 
 
 def test_only_what_is_there_can_fail() -> None:
@@ -246,6 +280,80 @@ def test_a_purge_leaves_nothing_but_what_came_after() -> None:
         assert [record[0] for record in records_in(broker, "a.dlq")] == [5], "offsets go on"
 
     run_broker(afterwards, disk.crash())
+
+
+def test_a_filter_is_that_of_fetch_and_knows_the_story_too() -> None:
+    records = {
+        b"plain RED text": "missing field",
+        b'{"order": {"id": 1}}': "missing field",
+        b"abc-123": "timeout after 30 s",
+        b"$.order.id": "",
+    }
+    wanted = {
+        "red": [b"plain RED text"],
+        "$.order.id": [b'{"order": {"id": 1}}', b"$.order.id"],
+        "$.order.no": [],
+        "^abc-[0-9]+$": [b"abc-123"],
+        "after [0-9]+ s$": [b"abc-123"],
+        "FIELD": [b"plain RED text", b'{"order": {"id": 1}}'],
+        "validation_failed": [*records],
+        "(": [],
+        "k2": [b"abc-123"],
+    }
+
+    async def script(broker: Broker) -> None:
+        await broker.create_topic("a", 1)
+        for number, (value, error) in enumerate(records.items()):
+            await broker.dead_letters.dead_letter("a", b"k%d" % number, value, "validation_failed", error)
+        log = broker.partition("a.dlq", 0)
+        for text, expected in wanted.items():
+            found = [letter.value for letter in await broker.dead_letters.letters("a", 100, matching=text)]
+            assert found == expected, text
+            fetched = [value for _, _, value in rows_of(await broker.filtered(log, 0, 100, text))]
+            assert set(fetched) <= set(found), "what FETCH finds there, a replay finds too"
+        assert await broker.dead_letters.replay_matching("a", "^abc-[0-9]+$") == 1
+        assert await broker.dead_letters.replay_matching("a", "$.order.id", most=1) == 1
+        assert all_values(broker, "a") == [b"abc-123", b'{"order": {"id": 1}}']
+
+    run_broker(script)
+
+
+def test_a_list_goes_on_from_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(broker: Broker) -> None:
+        letters = broker.dead_letters
+        await broker.create_topic("a.dlq", 2)
+        for number in range(20):
+            await letters.dead_letter("a", b"", b"%d" % number, "manual", "")
+        everything = await letters.letters("a", 100)
+        assert [place_in(letter.id) for letter in everything] == [(number // 10, number % 10) for number in range(20)]
+        for at in (0, 3, 9, 10, 19):
+            found = await letters.letters("a", 4, start=everything[at].id)
+            assert found == everything[at : at + 4]
+        await letters.replay_id("a", everything[3].id)
+        assert (await letters.letters("a", 1, start=everything[3].id)) == [everything[4]], "what follows a letter that is gone"
+        assert await letters.letters("a", 5, start="a-99-1") == [] and await letters.letters("a", 5, start="a-0-7") == []
+        for wrong in ("nothing", "a-x-1", "a-1-x", "a-" + "9" * 20 + "-0"):
+            with expect("MESSAGE_NOT_FOUND"):
+                await letters.letters("a", 1, start=wrong)
+        monkeypatch.setattr(limits, "FETCH_BYTES_TARGET", 3000)
+        assert len(await letters.letters("a", 100)) == 2, "an answer has to fit a frame"
+        monkeypatch.setattr(limits, "FETCH_BYTES_TARGET", 10)
+        assert len(await letters.letters("a", 100)) == 1
+
+    run_broker(script)
+
+
+def test_a_letter_with_an_impossible_time_has_an_id_all_the_same() -> None:
+    async def script(broker: Broker) -> None:
+        topic = await broker.create_topic("a.dlq", 1)
+        story = encode_attrs([(TAG_FAILURES, struct.pack("<Iqq", 1, 0, -1))])
+        await broker.append(topic, 0, b"", b"by hand", attrs=story)
+        (letter,) = await broker.dead_letters.letters("a")
+        assert letter.id == "a-0-0"
+        await broker.dead_letters.replay_id("a", letter.id)
+        assert all_values(broker, "a") == [b"by hand"]
+
+    run_broker(script)
 
 
 def test_letters_of_letters_stay_where_they_are() -> None:

@@ -275,13 +275,20 @@ def test_the_table_is_a_queue_whatever_comes_and_goes() -> None:
     rng = random.Random(9)
     table = DelayedTable()
     model: dict[int, tuple[int, int]] = {}
-    number = 0
-    for _ in range(30_000):
+    number = place = 0
+    for _ in range(20_000):
         match rng.randrange(8):
             case 0 | 1 | 2 | 3:
                 number += rng.randint(1, 3)
-                model[number] = (rng.randrange(1_000_000), number * 10)
-                table.add(number, *model[number])
+                place += rng.randint(0, 40)
+                model[number] = (rng.randrange(1_000_000), place)
+                table.add(number, *model[number], size=number % 100)
+            case 4 if rng.random() < 0.5 and model:
+                moved = rng.choice([min(model, key=lambda known: model[known][1]), rng.randint(0, number)])
+                place += 1
+                assert table.move(moved, place) == (moved in model)
+                if moved in model:
+                    model[moved] = (model[moved][0], place)
             case 4:
                 gone = rng.randint(0, number)
                 assert table.remove(gone) == (model.pop(gone)[1] if gone in model else None)
@@ -296,11 +303,14 @@ def test_the_table_is_a_queue_whatever_comes_and_goes() -> None:
                     table.remove(due[1])
                     del model[due[1]]
             case _:
-                assert len(table) == len(model)
-                assert table.lowest_ref == (model[min(model)][1] if model else None)
+                assert len(table) == len(model) and table.size_bytes == sum(known % 100 for known in model)
+                assert table.lowest_ref == min((ref for _, ref in model.values()), default=None)
+                if rng.random() < 0.02:
+                    limit = rng.randint(0, place + 1)
+                    assert table.waiting_below(limit) == sorted(known for known, (_, ref) in model.items() if ref < limit)
         if rng.random() < 0.001:
             copy = DelayedTable()
-            copy.restore(table.snapshot())
+            copy.restore(table.snapshot().make())
             table = copy
     assert [row[0] for row in table.soonest()] == [known for _, known in sorted((due, known) for known, (due, _) in model.items())]
 

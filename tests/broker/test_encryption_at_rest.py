@@ -380,7 +380,7 @@ async def test_a_topic_with_compression(tmp_path: Path, name: str) -> None:
         assert broker.partition("other-" + SECRET.decode(), 0).codec is None, "topics without it pay nothing"
     async with running(disk, data_dir, encrypt=False) as broker:
         assert await values_of(broker) == values
-        rows = broker.partition(NAME, 0).read_rows(31, 2, 1 << 20)
+        rows = broker.partition(NAME, 0).read_rows(31, 2, 1 << 20, warmed=True)
         assert not isinstance(rows, Cold) and rows.count == 2
     stored = b"".join(path.read_bytes() for path in sorted((tmp_path / "topics/1/0").glob("*.log")))
     assert layout.read_header(stored).flags == layout.FLAG_COMPRESSED

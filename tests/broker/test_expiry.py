@@ -181,6 +181,89 @@ def test_a_time_to_live_for_all_keeps_what_a_record_has_of_its_own(implementatio
         assert implementation.decode_records(dated, 0, 999, take) == implementation.decode_records(log, 0, 999, take)
 
 
+def test_times_to_live_of_a_producers_batch(implementation: ModuleType) -> None:
+    rng = random.Random(21)
+    for _ in range(100):
+        n = rng.randint(1, 9)
+        keys = [rng.choice((None, b"key")) for _ in range(n)]
+        attrs = [rng.choice((b"", ATTRS)) for _ in range(n)] if rng.random() < 0.5 else None
+        plain = implementation.encode_batch(keys, [rng.randbytes(rng.randint(0, 30)) for _ in range(n)], attrs, 7, 0, 3)
+        ttls = [rng.choice((0, 1, 5000, 1 << 62)) for _ in range(n)]
+        sent = expiring.with_times_to_live(plain, ttls)
+        assert expiring.has_times_to_live(sent) and not expiring.has_times_to_live(plain)
+        assert implementation.verify_batches(sent, 0, len(sent)) == (len(sent), "")
+        again, column = expiring.split_times_to_live(sent)
+        assert again == plain and column.tolist() == ttls
+        stored = expiring.living_for(implementation.stamp_batch(again, 5, 0, NOW), column, NOW)
+        dates = expiring.expiry_column(stored, layout.read_header(stored)).tolist()
+        assert dates == [NOW + min(ttl, limits.TTL_MS_MAX) if ttl else 0 for ttl in ttls]
+    assert not expiring.has_times_to_live(b"") and not expiring.has_times_to_live(bytes(79))
+
+
+def test_times_to_live_that_cannot_be(implementation: ModuleType) -> None:
+    good = expiring.with_times_to_live(implementation.encode_batch([None, None], [b"a", b"b"]), [1, 2])
+
+    def sealed(data: bytes, **fields: int) -> bytes:
+        head = layout.read_header(data)._replace(**fields)
+        return expiring._sealed(head, [data[layout.HEADER_BYTES :]])
+
+    damaged = bytearray(good)
+    damaged[-1] ^= 1
+    wrong = {
+        "record 1 lives for -1 ms": expiring.with_times_to_live(good, [1, -1]),
+        "checksum mismatch": bytes(damaged),
+        "more than one batch": good + good,
+        "batch cut short": good[:-8],
+        "flags 0x0024 are not for producers": sealed(good, flags=layout.FLAG_EXPIRY | layout.FLAG_TRANSACTIONAL),
+        "columns do not fit the record count": sealed(good, flags=layout.FLAG_EXPIRY | layout.FLAG_ATTRS),
+    }
+    for reason, batch in wrong.items():
+        with pytest.raises(BraidError, match=reason):
+            expiring.split_times_to_live(batch)
+
+
+def test_a_batch_brings_times_to_live() -> None:
+    disk, clock = FaultyDisk(), ManualClock()
+    values = [b"a second", b"the topic's", b"an hour", b"unfit"]
+
+    def batch(sequence: int) -> bytes:
+        plain = hot.encode_batch([None] * 4, [b'{"a":"%s"}' % value for value in values], None, 7, 0, sequence)
+        return expiring.with_times_to_live(plain, [1000, 0, 3_600_000, 9000])
+
+    async def script(broker: Broker) -> None:
+        topic = await broker.create_topic("open", 1, {"ttl_ms": "60000"})
+        staged = broker.stage_batch(topic, 0, batch(0))
+        await broker.durable(staged.log, 4)
+        assert broker.stage_batch(topic, 0, batch(0)).duplicate
+        with pytest.raises(BraidError, match="INVALID_BATCH"):
+            broker.stage_batch(topic, 0, batch(4)[:-8])
+        await broker.schemas.register("s", "json", b'{"properties":{"a":{"not":{"const":"unfit"}}}}')
+        bound = await broker.create_topic("bound", 1, {"schema": "s", "schema_rule": "dead-letter"})
+        await broker.admission.produce_batch(bound, 0, batch(0))
+        assert (await broker.admission.produce_batch(bound, 0, batch(0))).duplicate
+        with pytest.raises(BraidError, match="INVALID_BATCH"):
+            await broker.admission.produce_batch(bound, 0, batch(4)[:-8])
+
+    run_broker(script, disk, clock=clock, stop=False)
+
+    async def afterwards(broker: Broker) -> None:
+        def readable() -> tuple[list[bytes], list[bytes]]:
+            found = [[value[6:-2] for value in values_in(broker, topic)] for topic in ("open", "bound")]
+            return found[0], found[1]
+
+        assert readable() == (values, values[:3])
+        clock.advance(1)
+        assert readable() == (values[1:], values[1:3])
+        clock.advance(8)
+        assert readable() == (values[1:3], values[1:3])
+        clock.advance(51)
+        assert readable() == (values[2:3], values[1:3])
+        clock.advance(3600)
+        assert readable() == ([], [values[1]])
+
+    run_broker(afterwards, disk.crash(), clock=clock)
+
+
 def test_the_twins_read_expiring_batches_alike(rounds: Callable[[int, int], int]) -> None:
     """Also damaged ones that carry a good checksum."""
     native = pytest.importorskip("braidmq.hot._native", exc_type=ImportError)
@@ -340,8 +423,8 @@ def test_a_long_expired_stretch_does_not_hold_up_the_loop(monkeypatch: pytest.Mo
         assert part.count == 0 and cold.resume_at < part.next_offset <= 400
         offset, asked = 0, 0
         while offset < 401:
-            batches = log.read_batches(offset, 1 << 20)
-            assert isinstance(batches, Batches) and batches.next_offset > offset, "a gap leads on"
+            batches = await broker.read_batches(log, offset, 1 << 20, 1, 0)
+            assert batches.next_offset > offset, "a gap leads on"
             assert batches.size < 1500, "gaps are joined"
             found, offset = hot.decode_records(b"".join(batches.slices), offset, 99, lambda *record: record[3])
             asked += 1

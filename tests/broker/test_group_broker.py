@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from work_bench import run_broker
 
 from braidmq.base import limits
 from braidmq.base.clock import SystemClock
@@ -14,6 +15,9 @@ from braidmq.broker.broker import Broker, BrokerSettings
 from braidmq.broker.group_members import Joined
 from braidmq.broker.group_sharing import SharedGroups
 from braidmq.log.partition import LogSettings
+from braidmq.server.operations.groups import list_groups
+from braidmq.wire import flymq
+from braidmq.wire.flymq import Dialect
 
 _PATIENCE_S = 20.0
 
@@ -91,7 +95,7 @@ def test_offsets_and_generations_outlive_the_broker(orderly: bool) -> None:
         else:
             lag = await groups.group_lag("t", "g")
             assert [(row.committed, row.latest, row.records) for row in lag.partitions] == [(1, 3, 2), (0, 0, 0)]
-            assert [info.offsets for info in groups.list_groups()] == [((0, 1),), ((0, 0), (1, 0))]
+            assert [info.offsets for info in list(groups.each_group())] == [((0, 1),), ((0, 0), (1, 0))]
         joined = await groups.members.join("g", "", ["t"])
         seen.append(joined.generation)
         if orderly:
@@ -107,3 +111,33 @@ def test_offsets_and_generations_outlive_the_broker(orderly: bool) -> None:
         asyncio.run(life())
         disk = disk.crash()
     assert seen == sorted(set(seen))
+
+
+def test_listing_groups_lets_others_run() -> None:
+    """Many groups are put together in many turns of the loop; one that goes meanwhile is left out."""
+
+    class Asking:
+        dialect = Dialect.DOCUMENTED
+
+        def __init__(self, broker: Broker) -> None:
+            self.broker = broker
+
+    async def script(broker: Broker) -> None:
+        await broker.create_topic("t", 3)
+        rows = [broker.coordinator.row("t", f"g{number:04d}", partition, 7) for number in range(2000) for partition in range(3)]
+        await broker.coordinator.commit_rows(rows)
+        listing = asyncio.ensure_future(list_groups(Asking(broker), flymq.ListGroups()))  # type: ignore[arg-type]
+        turns = 0
+        while not listing.done():
+            turns += 1
+            if turns == 10:
+                await broker.coordinator.delete("t", "g1999")
+            await asyncio.sleep(0)
+        assert turns >= 50
+        frame = flymq.FrameReader().receive(b"".join(listing.result()))[0]
+        found = flymq.decode_response(flymq.Op.LIST_GROUPS, frame.op, frame.payload, Dialect.DOCUMENTED)
+        assert isinstance(found, flymq.Groups)
+        assert [info.group for info in found.groups] == [f"g{number:04d}" for number in range(1999)]
+        assert all(info.offsets == tuple(flymq.GroupOffset(partition, 7) for partition in range(3)) for info in found.groups)
+
+    run_broker(script)

@@ -184,10 +184,10 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([-3600.0, 3600.0]))
     def the_wall_clock_jumps(self, seconds: float) -> None:
-        members = {info.group: info.members for info in self.bench.coordinator.list_groups()}
+        members = {info.group: info.members for info in list(self.bench.coordinator.each_group())}
         self.bench.clock.jump(seconds)
         self.bench.coordinator.members.tick()
-        assert {info.group: info.members for info in self.bench.coordinator.list_groups()} == members, "nobody dies of it"
+        assert {info.group: info.members for info in list(self.bench.coordinator.each_group())} == members, "nobody dies of it"
 
     @rule(name=st.sampled_from(TOPICS), partitions=st.integers(1, 4))
     def a_topic_comes(self, name: str, partitions: int) -> None:

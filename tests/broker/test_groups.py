@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from group_bench import GroupBench
+from written_state import written
 
 from braidmq.base import limits
 from braidmq.base.disk_faulty import FaultyDisk
@@ -197,7 +198,7 @@ def test_reset_moves_the_group_and_a_dry_run_only_says_where_to(filled: GroupBen
     groups = filled.coordinator
     writes = filled.disk.operations
     assert filled.run(groups.reset("t", "g", 0, mode, value, dry_run=True)) == [OffsetChange(0, None, after)]
-    assert filled.committed() == {} and groups.list_groups() == [], "a dry run does not even create the group"
+    assert filled.committed() == {} and list(groups.each_group()) == [], "a dry run does not even create the group"
     assert filled.disk.operations == writes, "nor does it write"
     filled.run(groups.commit_offset("t", "g", 0, 5))
     assert filled.run(groups.reset("t", "g", 0, mode, value, dry_run=True)) == [OffsetChange(0, 5, after)]
@@ -224,13 +225,13 @@ def test_reset_refuses_what_it_does_not_know(bench: GroupBench) -> None:
         bench.run(bench.coordinator.reset("t", "g", 0, "offset", -1))
     with pytest.raises(BraidError, match="TOPIC_NOT_FOUND"):
         bench.run(bench.coordinator.reset("none", "g", None, "latest"))
-    assert bench.coordinator.list_groups() == []
+    assert list(bench.coordinator.each_group()) == []
 
 
 def test_seek_looks_up_and_commits_for_a_group(filled: GroupBench) -> None:
     groups = filled.coordinator
     assert filled.run(groups.seek("t", "", 0, 1_700_000_003_500)) == 4
-    assert groups.list_groups() == []
+    assert list(groups.each_group()) == []
     assert filled.run(groups.seek("t", "g", 0, 1_700_000_003_500)) == 4
     assert groups.committed("t", "g", 0) == 4
 
@@ -244,13 +245,13 @@ def test_groups_are_listed_by_topic_and_name(bench: GroupBench) -> None:
     for topic, group in (("t", "x"), ("t", "b"), ("a", "x")):
         bench.run(groups.commit_offset(topic, group, 0, 1))
     groups.subscribe("t", "c", 1, "earliest", "connection", "10.0.0.1:99")
-    listed = [(info.topic, info.group, info.members, info.offsets, info.state) for info in groups.list_groups()]
+    listed = [(info.topic, info.group, info.members, info.offsets, info.state) for info in list(groups.each_group())]
     assert listed == [
         ("a", "x", (), ((0, 1),), "empty"), ("t", "b", (), ((0, 1),), "empty"),
         ("t", "c", ("10.0.0.1:99",), (), "active"), ("t", "x", (), ((0, 1),), "empty"),
     ]
-    assert groups.describe("t", "x") == groups.list_groups()[3]
-    assert groups.describe("", "x") == groups.list_groups()[0], "the first topic in name order"
+    assert groups.describe("t", "x") == list(groups.each_group())[3]
+    assert groups.describe("", "x") == next(groups.each_group()), "the first topic in name order"
     assert groups.topics_of("x") == ["a", "t"]
     for topic, group in (("a", "b"), ("", "nobody"), ("none", "x")):
         with pytest.raises(BraidError, match=f"consumer group not found: {topic}:{group}"):
@@ -282,11 +283,11 @@ def test_a_deleted_topic_takes_its_groups_along(bench: GroupBench) -> None:
     bench.run(groups.commit_offset("t", "g", 0, 1))
     groups.subscribe("t", "h", 0, "latest", "connection", "address")
     bench.delete("t")
-    assert groups.list_groups() == []
+    assert list(groups.each_group()) == []
     with pytest.raises(BraidError, match="TOPIC_NOT_FOUND"):
         bench.run(groups.commit_offset("t", "g", 0, 1))
     bench.create("t", 2)
-    assert groups.list_groups() == []
+    assert list(groups.each_group()) == []
     assert list(groups._subscribers.all()) == [], "nothing is kept of what can never be asked for"
     groups.unsubscribe(1, "h", "connection")
 
@@ -348,7 +349,7 @@ def test_a_crash_between_a_topic_and_its_groups_leaves_none(bench: GroupBench) -
     again = bench.crashed()
     assert len(again.offsets) == 0
     again.create("t")
-    assert again.coordinator.list_groups() == []
+    assert list(again.coordinator.each_group()) == []
     again.close()
 
 
@@ -368,7 +369,7 @@ def test_subscribing_answers_where_to_begin(filled: GroupBench) -> None:
     assert begin("latest", group="") == 6, "no group, no member"
     with pytest.raises(BraidError, match="unknown subscribe mode: sideways"):
         begin("sideways", "unseen")
-    assert [info.group for info in groups.list_groups()] == ["g"]
+    assert [info.group for info in list(groups.each_group())] == ["g"]
 
 
 def test_a_group_outlives_its_subscribers(bench: GroupBench) -> None:
@@ -451,8 +452,8 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
     machine.restore([[3, "g", [[0, 5], [2, 7]]]])
     assert dict(machine.offsets(3, "g")) == {0: 5, 2: 7}
     twin = GroupOffsets()
-    twin.restore(machine.snapshot())
-    assert twin.snapshot() == machine.snapshot()
+    twin.restore(written(machine))
+    assert written(twin) == written(machine)
 
 
 def test_a_command_that_is_not_known_is_a_bug() -> None:

@@ -75,6 +75,24 @@ def test_what_is_not_compatible_is_refused() -> None:
     assert put(table, "a", TEXT).version == 3, "the mode of the last registration stays"
 
 
+def test_an_optional_field_that_becomes_required() -> None:
+    optional = b'{"type":"object","properties":{"a":{"type":"integer"}}}'
+    required = b'{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}'
+    for mode in ("", "full", "backward_transitive", "full_transitive"):
+        table = SchemaTable()
+        put(table, "s", optional)
+        with pytest.raises(BraidError, match="field a is required but messages of the other schema need not have it"):
+            table.register("s", "json", required, mode, 5)
+    for mode in ("forward", "none"):
+        table = SchemaTable()
+        put(table, "s", optional)
+        assert put(table, "s", required, mode).version == 2
+        assert put(table, "s", optional + b" ", "backward").version == 1, "there already"
+    table = SchemaTable()
+    put(table, "s", required)
+    assert put(table, "s", optional).version == 2, "the other way every old message fits"
+
+
 def test_the_mode_of_a_schema() -> None:
     table = SchemaTable()
     assert table.compatibility("a") == "backward"

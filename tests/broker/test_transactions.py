@@ -160,6 +160,31 @@ def test_a_newer_producer_of_the_same_name_fences_the_older() -> None:
     run_broker(afterwards, disk, clock=clock)
 
 
+def test_a_name_that_was_forgotten_is_remembered_with_whoever_goes_on_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRANSACTIONAL_IDS_REMEMBERED", 1)
+
+    async def script(broker: Broker) -> None:
+        transactions = broker.transactions
+        old = await transactions.begin("one", name="payments")
+        new = await transactions.begin("two", name="payments")
+        await transactions.begin("three", name="something else")
+        assert "payments" not in broker.work.table.producers
+        again = await transactions.begin("one", name="payments", epoch=old.epoch)
+        assert broker.work.table.producers == {"payments": old.epoch}, "nobody knows better"
+        await transactions.begin("two", name="payments", epoch=new.epoch)
+        assert broker.work.table.producers == {"payments": new.epoch}, "the newest is the one that counts"
+        with expect("FENCED_PRODUCER"):
+            await transactions.commit(again.id)
+        with expect("FENCED_PRODUCER"):
+            await transactions.begin("one", name="payments", epoch=old.epoch)
+        for never in (new.epoch + 1000, 1 << 62):
+            with expect("INVALID_ARGUMENT"):
+                await transactions.begin("one", name="new", epoch=never)
+        assert (await transactions.begin("one", name="new")).epoch > new.epoch
+
+    run_broker(script)
+
+
 def test_a_take_over_between_commit_and_decision_wins() -> None:
     """Whichever is first in the journal is first, and the take-over gets there sooner: it has nothing to wait for."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,24 @@ def test_dead_letters(capsys: Captured, tmp_path: Path) -> None:
     assert "0 dead letters sent back" in printed(capsys, "dlq", "retry", "d/topic", "--all")[1]
 
 
+def test_a_dead_letter_far_down_the_list(capsys: Captured) -> None:
+    filled("far/topic")
+    with connect(os.environ["BRAID_SERVERS"]) as client:
+        client.create_topic("far/topic.dlq", 1)
+        with client.producer() as producer:
+            for number in range(1100):
+                producer.send("far/topic.dlq", b"%d" % number)
+    assert [letter["value"] for letter in document(capsys, "dlq", "ls", "far/topic", "--max", "2000")][-1] == "1099"
+    assert document(capsys, "dlq", "show", "far/topic", "far/topic-1090-0")["value"] == "1090"
+    would = printed(capsys, "dlq", "retry", "far/topic", "far/topic-1090-0", "--dry-run")[1]
+    assert "would send 1 dead letters back to far/topic, which has 1000 or more" in would
+    printed(capsys, "dlq", "retry", "far/topic", "far/topic-1090-0", "--yes")
+    for gone in ("show", "retry"):
+        printed(capsys, "dlq", gone, "far/topic", "far/topic-1090-0", status=Exit.NOT_FOUND)
+    printed(capsys, "dlq", "retry", "far/topic", "far/topic-1090-0", "--dry-run", status=Exit.NOT_FOUND)
+    assert "would delete 1000 or more dead letters" in printed(capsys, "dlq", "purge", "far/topic", "--dry-run")[1]
+
+
 def test_delayed_records(capsys: Captured) -> None:
     filled("l/topic")
     out, err = printed(capsys, "produce", "l/topic", "later", "even later", "--delay", "1h")
@@ -182,7 +201,14 @@ def test_delayed_records(capsys: Captured) -> None:
 def test_time_to_live(capsys: Captured) -> None:
     filled("t/topic")
     printed(capsys, "produce", "t/topic", "fleeting", "--ttl", "1h")
-    assert values_in("t/topic") == [b"fleeting"]
+    printed(capsys, "produce", "t/topic", "too", "--ttl", "1h", "--header", "a=b")
+    printed(capsys, "produce", "t/topic", *(f"gone {number}" for number in range(20)), "--ttl", "1ms")
+    with connect(os.environ["BRAID_SERVERS"]) as client:
+        assert client.metadata("t/topic").partitions[0].newest == 22
+        deadline = time.monotonic() + 10
+        while len(values_in("t/topic")) > 2 and time.monotonic() < deadline:
+            time.sleep(0.005)
+    assert values_in("t/topic") == [b"fleeting", b"too"]
     printed(capsys, "produce", "t/topic", "x", "--ttl", "1h", "--delay", "1h", status=Exit.USAGE)
     printed(capsys, "produce", "t/topic", "x", "--ttl", "soon", status=Exit.USAGE)
 

@@ -12,6 +12,7 @@ from running_broker import RunningBroker
 
 from braidmq.client import BraidError, connect, sync
 from braidmq.client.faults import login_error
+from braidmq.wire.flymq import Quota
 
 ADMIN = {"username": "admin", "password": "correct horse"}
 
@@ -123,6 +124,41 @@ def test_acls_open_a_topic_to_those_they_name(guarded: str, topic: str) -> None:
             with pytest.raises(BraidError, match="UNAUTHORIZED"):
                 bob.produce(topic, b"x")
         admin.user.rm("bob")
+
+
+def test_roles_and_quotas(guarded: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with connect(guarded, **ADMIN) as admin:  # type: ignore[arg-type]
+            await admin.create_topic(topic, 1)
+            await admin.role.add("readers", ["read"], "they read")
+            with pytest.raises(BraidError, match="ROLE_EXISTS"):
+                await admin.role.add("readers")
+            await admin.user.add("dora", "doras secret", ["readers"])
+            async with connect(guarded, username="dora", password="doras secret") as dora:
+                await dora.fetch(topic, 0, 0)
+                await admin.role.set("readers", permissions=["write"])
+                with pytest.raises(BraidError, match="UNAUTHORIZED"):
+                    await dora.fetch(topic, 0, 0)
+                await admin.role.set("readers", description="they wrote")
+                await dora.produce(topic, b"x")
+                with pytest.raises(BraidError, match="UNAUTHORIZED"):
+                    await dora.user.set_quota("dora", 0, 0)
+            changed = (await admin.role.ls())[-1]
+            assert (changed.name, changed.permissions, changed.description) == ("readers", ("write",), "they wrote")
+            await admin.user.set_quota("dora", 5000, None)
+            found = await admin.user.quotas("dora")
+            assert (found.default_bytes_per_s, found.quotas) == (0, (Quota("dora", 5000, None),))
+            assert (await admin.user.quotas()).quotas == found.quotas
+            with pytest.raises(BraidError, match="INVALID_ARGUMENT"):
+                await admin.user.set_quota("dora", -1, None)
+            with pytest.raises(BraidError, match="ROLE_IN_USE"):
+                await admin.role.rm("readers")
+            await admin.user.rm("dora")
+            await admin.role.rm("readers")
+            with pytest.raises(BraidError, match="ROLE_NOT_FOUND"):
+                await admin.role.set("readers", description="gone")
+
+    asyncio.run(scenario())
 
 
 def test_the_audit_trail_is_queried_and_exported(guarded: str, topic: str) -> None:

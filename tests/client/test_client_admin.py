@@ -13,6 +13,7 @@ from relay import Relay
 from running_broker import StartBroker
 
 from braidmq.client import BraidError, Client, ConsumedRecord, TopicPartition, connect, provenance, sync
+from braidmq.wire import flymq
 
 WAIT_S = 30.0
 SCHEMA = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}).encode()
@@ -215,6 +216,39 @@ def test_a_poll_brings_failed_records_again_after_a_restart_of_the_consumer_too(
                 record.fail()
 
 
+def test_a_failure_whose_answer_is_lost_is_counted_once(server: str, topic: str) -> None:
+    async def answer_lost(relay: Relay) -> None:
+        relay.lost.clear()
+        relay.lose_answers()
+        async with asyncio.timeout(WAIT_S):
+            while flymq.Op.DLQ_FAIL not in relay.lost:  # noqa: ASYNC110  (another thread sees it)
+                await asyncio.sleep(0.01)
+        relay.cut()
+
+    async def scenario() -> None:
+        with Relay(server) as relay:
+            async with connect(relay.address, timeout_s=10) as client:
+                await client.produce(topic, b"bad", partition=0)
+                async with client.consumer({topic: [0]}, group="g") as consumer:
+                    (record,) = await consumer.poll(timeout_s=WAIT_S)
+                    failure, _ = await asyncio.gather(record.fail(), answer_lost(relay))
+                    assert (failure.attempts, failure.dead_lettered) == (1, False), "asked again, counted once"
+                    assert (await record.fail()).attempts == 2
+            async with connect(relay.address, timeout_s=0.5) as client, client.consumer({topic: [0]}, group="g") as consumer:
+                (record,) = await consumer.poll(timeout_s=WAIT_S)
+                relay.lose_answers()
+                with pytest.raises(BraidError, match="TIMED_OUT"):
+                    await record.fail()
+                relay.cut()
+                failure = await record.fail()
+                assert (failure.attempts, failure.dead_lettered) == (3, True), "the same failure, although it raised"
+            async with connect(server) as client:
+                (letter,) = await client.dlq.ls(topic)
+                assert (letter.data, letter.retries) == (b"bad", 3)
+
+    asyncio.run(scenario())
+
+
 def test_dead_letters_are_sent_back_by_what_they_contain_or_all_or_purged(server: str, topic: str) -> None:
     pytest.importorskip("jsonschema_rs")
 
@@ -242,6 +276,21 @@ def test_dead_letters_are_sent_back_by_what_they_contain_or_all_or_purged(server
                 await client.dlq.retry(topic, "an-id-1-2", everything=True)
 
     asyncio.run(scenario())
+
+
+def test_a_list_of_letters_may_be_longer_than_an_answer(server: str, topic: str) -> None:
+    with sync.connect(server) as client:
+        client.create_topic(topic, 1)
+        for number in range(12):
+            client.produce(topic + ".dlq", b"%d" % number + bytes(1_000_000), partition=0)
+        listed = client.dlq.ls(topic)
+        assert [letter.data[:2].strip(b"\0") for letter in listed] == [b"%d" % number for number in range(12)]
+        assert client.dlq.ls(topic, 11) == listed[:11] and client.dlq.ls(topic, 0) == []
+        assert client.dlq.find(topic, listed[10].id) == listed[10]
+        assert client.dlq.retry(topic, listed[10].id) == 1
+        for missing in (listed[10].id, "nothing", f"{topic}-99-0"):
+            with pytest.raises(BraidError, match="MESSAGE_NOT_FOUND"):
+                client.dlq.find(topic, missing)
 
 
 # --- delay and time to live
@@ -279,6 +328,27 @@ def test_a_record_with_a_time_to_live_vanishes(server: str, topic: str) -> None:
                     await asyncio.sleep(0.02)
             async with client.consumer(topic) as consumer:
                 assert [(record.value, record.offset) for record in await consumer.poll(timeout_s=WAIT_S)] == [(b"long", 1)]
+
+    asyncio.run(scenario())
+
+
+def test_records_of_a_producer_have_times_to_live_of_their_own(server: str, topic: str) -> None:
+    async def scenario() -> None:
+        async with connect(server) as client:
+            await client.create_topic(topic, 1)
+            async with client.producer(linger_ms=10_000) as producer:
+                await producer.send(topic, b"stays")
+                for number in range(50):
+                    await producer.send(topic, b"short %d" % number, key=b"k", headers={"n": b"1"}, ttl_ms=300)
+                await producer.send(topic, b"long", ttl_ms=60_000)
+                with pytest.raises(BraidError, match="INVALID_ARGUMENT"):
+                    await producer.send(topic, b"never", ttl_ms=-1)
+            await client.produce(topic, b"with headers", headers={"h": b"1"}, ttl_ms=300)
+            assert (await client.metadata(topic)).partitions[0].newest == 53
+            async with asyncio.timeout(WAIT_S):
+                while b"with headers" in await values(client, topic):  # noqa: ASYNC110  (time passes, nobody tells)
+                    await asyncio.sleep(0.02)
+            assert await values(client, topic) == [b"stays", b"long"]
 
     asyncio.run(scenario())
 
@@ -355,16 +425,45 @@ def test_an_administrator_or_time_ends_a_transaction(server: str, topic: str) ->
 
 
 def test_a_newer_producer_of_the_same_name_shuts_the_older_one_out(server: str, topic: str, name: str) -> None:
-    with sync.connect(server) as client:
-        client.create_topic(topic, 1)
-        old = client.transaction(name)
+    with sync.connect(server) as zombie, sync.connect(server) as successor:
+        zombie.create_topic(topic, 1)
+        with zombie.transaction(name) as first:
+            first.produce(topic, b"first")
+        with zombie.transaction(name) as second:
+            second.produce(topic, b"second")
+        old = zombie.transaction(name)
         old.begin()
         old.produce(topic, b"zombie")
-        with client.transaction(name) as new:
+        with successor.transaction(name) as new:
             new.produce(topic, b"new")
         with pytest.raises(BraidError, match="FENCED_PRODUCER"):
+            old.produce(topic, b"zombie")
+        with pytest.raises(BraidError, match="FENCED_PRODUCER"):
             old.commit()
-        assert [record.value for record in client.fetch(topic, 0, 0).records] == [b"new"]
+        for _ in range(2):
+            with pytest.raises(BraidError, match="FENCED_PRODUCER: producer"):
+                zombie.transaction(name).begin()
+        with successor.transaction(name) as newer:
+            newer.produce(topic, b"newer")
+        with sync.connect(server) as another, another.transaction(name) as last:
+            last.produce(topic, b"last")
+        with pytest.raises(BraidError, match="FENCED_PRODUCER"), successor.transaction(name):
+            pass
+        found = [record.value for record in zombie.fetch(topic, 0, 0).records]
+        assert found == [b"first", b"second", b"new", b"newer", b"last"]
+
+
+def test_the_last_transaction_of_a_client_under_a_name_counts(server: str, topic: str, name: str) -> None:
+    with sync.connect(server) as client:
+        client.create_topic(topic, 1)
+        forgotten = client.transaction(name)
+        forgotten.begin()
+        forgotten.produce(topic, b"forgotten")
+        with client.transaction(name) as t:
+            t.produce(topic, b"there")
+        with pytest.raises(BraidError, match="TRANSACTION_NOT_ACTIVE"):
+            forgotten.commit()
+        assert [record.value for record in client.fetch(topic, 0, 0).records] == [b"there"]
 
 
 def test_a_commit_whose_answer_is_lost_is_asked_for_again(server: str, topic: str) -> None:

@@ -71,6 +71,17 @@ def test_headers_are_refused_clearly(server: str, topic: str) -> None:
             client.produce(topic, b"x", headers={"a": b"b"})
 
 
+def test_times_to_live_are_refused_clearly_by_a_producer(server: str, topic: str) -> None:
+    with Relay(server, rejects=only_documented) as relay, sync.connect(relay.address) as client, client.producer() as producer:
+        with pytest.raises(BraidError, match=r"INVALID_ARGUMENT.*a time to live needs a server that takes batches"):
+            producer.send(topic, b"x", ttl_ms=1000)
+        client.create_topic(topic, 1)
+        refused = producer.send(topic, b"x", ttl_ms=1000)
+        with pytest.raises(BraidError, match=r"INVALID_ARGUMENT.*a time to live needs a server that takes batches"):
+            refused.result(10)
+        assert client.produce(topic, b"one by one", ttl_ms=60_000).offset == 0
+
+
 def test_a_loss_with_unknown_outcome_is_reported_not_repeated(server: str, topic: str) -> None:
     with Relay(server, rejects=only_documented) as relay, sync.connect(relay.address) as client:
         client.create_topic(topic, 1)

@@ -22,6 +22,7 @@ from braidmq.client.blipmq_settings import BlipMQSettings
 from braidmq.client.fq_settings import FqSettings
 from braidmq.hot import layout
 from braidmq.log.level import Level
+from braidmq.security.audit_events import EVENT_TYPES
 from braidmq.security.rules import OPCODE_PERMISSIONS, Rule
 from braidmq.server.operations import OPERATIONS
 from braidmq.wire.flymq import Op
@@ -83,9 +84,11 @@ def test_a_missing_operation_is_noticed() -> None:
 BY_HAND = {
     "requests": {
         Op.CREATE_TOPIC, Op.SUBSCRIBE, Op.FETCH, Op.FETCH_BINARY, Op.PRODUCE_WITH_SCHEMA, Op.REPLAY_DLQ, Op.CANCEL_DELAYED,
-        Op.RESET_OFFSET, Op.DESCRIBE_GROUP, Op.DELETE_GROUP, Op.SEEK_TO_TIMESTAMP,
+        Op.RESET_OFFSET, Op.DESCRIBE_GROUP, Op.DELETE_GROUP, Op.SEEK_TO_TIMESTAMP, Op.ACCOUNT_ADMIN,
     },
-    "responses": {Op.FETCH, Op.FETCH_BINARY, Op.AUTH, Op.WHOAMI, Op.GET_SCHEMA, Op.DESCRIBE_GROUP, Op.AUDIT_EXPORT_SDK},
+    "responses": {
+        Op.FETCH, Op.FETCH_BINARY, Op.AUTH, Op.WHOAMI, Op.GET_SCHEMA, Op.DESCRIBE_GROUP, Op.AUDIT_EXPORT_SDK, Op.ACCOUNT_ADMIN,
+    },
 }  # fmt: skip
 """Messages whose form the bytes or the dialect decide: the page says in words what no table of fields can."""
 
@@ -143,6 +146,29 @@ def test_a_wrong_right_is_noticed() -> None:
     assert documented_rights(text)["PRODUCE"] == Rule.NONE.value != documented_rights(SECURITY)["PRODUCE"]
 
 
+# --- audit events
+
+
+def documented_events(text: str) -> set[str]:
+    """The types of the table of audit events."""
+    return {name for row in tables(section(text, "Audit"))[0] for name in re.findall(r"\w+\.\w+", row[0])}
+
+
+def recorded_events(files: Mapping[str, str]) -> set[str]:
+    """Types of events that some source names, apart from the list of them all."""
+    written = (source for path, source in files.items() if path != "security/audit_events.py")
+    return {kind for source in written for kind in re.findall(r'"([a-z]+\.[a-z]+)"', source) if kind in EVENT_TYPES}
+
+
+def test_the_table_of_audit_events_is_what_is_recorded() -> None:
+    assert documented_events(SECURITY) == recorded_events(sources("security", "broker", "server"))
+
+
+def test_a_missing_event_is_noticed() -> None:
+    assert documented_events(SECURITY) - documented_events(SECURITY.replace("| `group.delete` | each |\n", "")) == {"group.delete"}
+    assert recorded_events({"a.py": 'note("txn.abort", "not.known")', "security/audit_events.py": '"txn.begin"'}) == {"txn.abort"}
+
+
 # --- errors
 
 NOT_SENT = {
@@ -152,9 +178,6 @@ NOT_SENT = {
     "UNEXPECTED_REPLY": "raised by the side that reads answers",
     "ENCRYPTION_KEY_WRONG": "ends a start",
     "INVALID_KEY": "ends a start",
-    "ROLE_EXISTS": "no request makes roles",
-    "ROLE_NOT_FOUND": "no request removes roles",
-    "ROLE_BUILT_IN": "no request removes roles",
 }
 """Codes that the layers of the broker raise and that no FlyMQ client is sent."""
 
@@ -476,7 +499,7 @@ def missing_code(text: str) -> set[str]:
         elif found := re.fullmatch(r"operations/([a-z_]+)\.([a-z_0-9]+)", word):
             if f"def {found[2]}(" not in everything.get(f"server/operations/{found[1]}.py", ""):
                 missing.add(word)
-        elif found := re.fullmatch(r"(?!orders\.)([a-z_]+)\.([a-z_0-9]+)", word):
+        elif word not in EVENT_TYPES and (found := re.fullmatch(r"(?!orders\.)([a-z_]+)\.([a-z_0-9]+)", word)):
             # `orders` is a topic in every example, and `orders.dlq` one too.
             known_in_hot = found[1] == "hot" and hasattr(hot, found[2])
             # A kind of audit event, or a file that is looked for, stands in the source as a text of its own.

@@ -12,7 +12,7 @@ from braidmq.base.errors import BraidError
 from braidmq.log.checkpoint import PartitionCheckpoint
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings, PartitionLog
-from braidmq.log.partition_reads import Rows
+from braidmq.log.partition_reads import Cold, Rows
 from braidmq.log.recovery import recover
 from braidmq.log.segment import next_intact_batch
 
@@ -44,6 +44,9 @@ def test_an_index_made_anew_reaches_behind_damage(tmp_path: Path) -> None:
     known = PartitionCheckpoint(0, len(data), 40)
     again, reason = _reopened(log, known)
     assert reason == ""
+    cold = again.read_rows(10, 100, 1 << 20)
+    assert isinstance(cold, Cold), "the index is made beside the loop"
+    cold.warm_up()
     with pytest.raises(BraidError, match="CORRUPT_LOG"):
         again.read_rows(10, 100, 1 << 20)
     rows = again.read_rows(0, 100, 1 << 20)

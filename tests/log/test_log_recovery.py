@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from braidmq.base.disk_real import RealDisk
 from braidmq.base.errors import BraidError
 from braidmq.hot import layout
 from braidmq.log.checkpoint import Checkpoint, PartitionCheckpoint
+from braidmq.log.expiry_cursor import ExpiryCursor
 from braidmq.log.index import SparseIndex
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
@@ -339,6 +341,26 @@ def test_a_checkpoint_survives_only_whole() -> None:
         disk.write_file("/data/checkpoint", data[:cut])
         assert Checkpoint.load(disk, "/data/checkpoint") == Checkpoint()
     assert Checkpoint.load(disk, "/data/none") == Checkpoint()
+
+
+def test_what_was_found_to_expire_is_believed_as_far_as_the_log_is_what_it_was() -> None:
+    bench = Bench(settings=LogSettings(segment_bytes=4096))
+    for number in range(30):
+        bench.write(b"%d" % number * 200)
+    known = bench.checkpoint()
+    assert known is not None
+    cursor = ExpiryCursor()
+    cursor.look(0, 10, 99, 500)
+    known.expiring = cursor.dump()
+    saved = Checkpoint({"topics/1/0": known, "topics/1/1": PartitionCheckpoint(0, 1, 2)})
+    saved.save(bench.disk, "/checkpoint")
+    assert Checkpoint.load(bench.disk, "/checkpoint") == saved
+    bench.write(b"after it")
+    same = bench.crashed(power=False, known=known).log.expiry_cursor
+    assert same is not None and same.dump() == cursor.dump() == [10, [[0, 10, 99, 500]]]
+    assert bench.crashed(power=False).log.expiry_cursor is None
+    for wrong in (replace(known, position=1 << 30), replace(known, segment=777)):
+        assert bench.crashed(power=False, known=wrong).log.expiry_cursor is None
 
 
 def test_a_stale_checkpoint_costs_a_walk_and_nothing_else() -> None:

@@ -35,7 +35,10 @@ INT, TEXT, NUMBER = {"type": "integer"}, {"type": "string"}, {"type": "number"}
 
 JSON_CASES = [
     # reader, writer, part of the reason ("" when it reads)
-    (obj({"a": INT}, ("a",)), obj({"a": INT}), ""),
+    (obj({"a": INT}, ("a",)), obj({"a": INT}), "field a is required"),
+    (obj({"a": INT}), obj({"a": INT}, ("a",)), ""),
+    (obj({"o": obj({"b": INT}, ("b",))}), obj({"o": obj({"b": INT})}), "field o.b is required"),
+    ({"allOf": [obj({}, ("a",)), obj({"b": INT})]}, obj({"a": INT, "b": INT}), "field a is required"),
     (obj({"a": INT, "b": INT}, ("b",)), obj({"a": INT}), "field b is required"),
     (obj({"o": obj({"b": INT}, ("b",))}), obj({"o": obj({})}), "field o.b is required"),
     (obj({"a": NUMBER}), obj({"a": INT}), ""),

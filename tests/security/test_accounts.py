@@ -58,9 +58,9 @@ class World:
             def record(self, kind: str, **fields: Any) -> None:
                 world.events.append((kind, fields))
 
-        authorizer = Authorizer(users, roles, acls, enabled=enabled, allow_anonymous=allow_anonymous)
+        self.authorizer = Authorizer(users, roles, acls, enabled=enabled, allow_anonymous=allow_anonymous)
         self.accounts = Accounts(
-            users, roles, acls, authorizer, submit=submit, run_blocking=run_blocking, clock=self.clock, audit=Notes(),  # type: ignore[arg-type]
+            users, roles, acls, self.authorizer, submit=submit, run_blocking=run_blocking, clock=self.clock, audit=Notes(),  # type: ignore[arg-type]
             cost=CHEAP, sleep=sleep,
         )  # fmt: skip
         self.root = Caller(Principal("root", 99), "9.9.9.9")
@@ -154,6 +154,25 @@ def test_a_login_stores_the_password_at_the_current_cost() -> None:
     assert len(world.commands) == commands
 
 
+def test_a_login_that_is_overtaken_by_a_lockout_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.add()
+    accounts = world.accounts
+    accounts._cost = Cost(5, 8, 1)
+    hash_at_new_cost = accounts._hash
+
+    async def overtaken(password: str) -> str:
+        for enabled in (False, True):
+            await accounts.update_user(world.root, "ann", [], enabled)
+        return await hash_at_new_cost(password)
+
+    monkeypatch.setattr(accounts, "_hash", overtaken)
+    principal = world.login()
+    assert [kind for kind, _ in world.events][-2:] == ["user.update", "user.update"]
+    assert world.authorizer.current(principal).anonymous, "it was checked before the account was disabled"
+    assert not world.authorizer.current(world.login()).anonymous
+
+
 def test_certificates_name_users_that_exist() -> None:
     world = World()
     world.add()
@@ -223,6 +242,15 @@ def test_quotas_of_users() -> None:
     assert world.accounts.rates_of("ann", defaults) == Rates(7, 10)
     world.run(world.accounts.set_quota(world.root, "ann", None, 0))
     assert world.accounts.rates_of("ann", defaults) == Rates(100, 0)
+    kind, fields = world.events[-1]
+    assert (kind, fields["resource"], fields["action"]) == ("user.update", "ann", "quota")
+    assert fields["details"] == {"bytes_per_s": "default", "requests_per_s": "0"}
+    world.add("bob")
+    assert [user.name for user in world.accounts.with_quota()] == ["ann"]
+    world.run(world.accounts.set_quota(world.root, "ann", None, None))
+    assert world.accounts.with_quota() == []
+    assert "not found" in world.refusal(world.accounts.set_quota(world.root, "eve", 1, 1))
+    assert "negative" in world.refusal(world.accounts.set_quota(world.root, "ann", 1, -1))
 
 
 def test_acls_and_roles() -> None:
@@ -236,8 +264,10 @@ def test_acls_and_roles() -> None:
     open_world = World(allow_anonymous=True)
     assert open_world.run(open_world.accounts.set_acl(open_world.root, "t", True, [], [])).public
     assert world.run(accounts.create_role(world.root, "r", ["read"])).permissions == ("read",)
+    assert world.run(accounts.update_role(world.root, "r", ["write"], "d")).permissions == ("write",)
     world.run(accounts.delete_role(world.root, "r"))
-    assert [kind for kind, _ in world.events] == ["acl.set", "acl.delete", "acl.delete", "config.change", "config.change"]
+    assert [kind for kind, _ in world.events] == ["acl.set", "acl.delete", "acl.delete", *["config.change"] * 3]
+    assert [fields["action"] for _, fields in world.events[3:]] == ["create role", "change role", "delete role"]
 
 
 def test_the_first_administrator(caplog: pytest.LogCaptureFixture) -> None:

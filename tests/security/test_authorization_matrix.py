@@ -27,7 +27,7 @@ ROLE_GRANTS: dict[str, set[str]] = {
     "auditor": {"admin"},
     "unknown": set(),
 }
-PEOPLE = ["anonymous", *ROLE_GRANTS, "disabled", "deleted", "replaced", "named", "in-role"]
+PEOPLE = ["anonymous", *ROLE_GRANTS, "disabled", "enabled-again", "deleted", "replaced", "named", "in-role"]
 TOPICS = ["open", "public", "private", "listed", "listed/x", "listed.dlq", "private.dlq.dlq", "__metadata", ""]
 
 
@@ -42,6 +42,9 @@ class World:
             self.add(role, [role])
         self.add("disabled", ["admin"])
         self.users.apply(self.users.update("disabled", None, False, 0))
+        self.add("enabled-again", ["admin"])
+        for switched in (False, True):
+            self.users.apply(self.users.update("enabled-again", None, switched, 0))
         self.add("deleted", ["admin"])
         self.users.apply(self.users.delete("deleted"))
         self.add("replaced", ["guest"])
@@ -65,10 +68,12 @@ SWITCHES = list(itertools.product([False, True], repeat=3))
 WORLDS = {switches: World(enabled=switches[0], allow_anonymous=switches[1], default_public=switches[2]) for switches in SWITCHES}
 
 
+NOBODY = {"anonymous", "disabled", "enabled-again", "deleted", "replaced"}
+"""Those who did not log in, or whose login is over."""
+
+
 def dead_or(person: str, otherwise: str) -> str:
-    return {
-        "anonymous": "AUTHENTICATION_REQUIRED", "deleted": "UNAUTHORIZED", "replaced": "UNAUTHORIZED", "disabled": "USER_DISABLED",
-    }.get(person, otherwise)  # fmt: skip
+    return "AUTHENTICATION_REQUIRED" if person in NOBODY else otherwise
 
 
 def expect_topic(person: str, permission: str, topic: str, allow_anonymous: bool, default_public: bool) -> str:
@@ -76,7 +81,7 @@ def expect_topic(person: str, permission: str, topic: str, allow_anonymous: bool
         return "INVALID_TOPIC"
     public = topic == "public" or (default_public and topic in ("open", ""))
     if public:
-        return "AUTHENTICATION_REQUIRED" if person == "anonymous" and not allow_anonymous else ""
+        return "AUTHENTICATION_REQUIRED" if person in NOBODY and not allow_anonymous else ""
     listed = topic.startswith("listed") and person in ("named", "in-role")
     granted = permission in ROLE_GRANTS.get(person, set())
     return dead_or(person, "" if granted or listed else "UNAUTHORIZED")
@@ -84,7 +89,9 @@ def expect_topic(person: str, permission: str, topic: str, allow_anonymous: bool
 
 def expect(rule: Rule, person: str, topic: str, owns: bool, allow_anonymous: bool, default_public: bool) -> str:
     administers = dead_or(person, "" if "admin" in ROLE_GRANTS.get(person, set()) else "UNAUTHORIZED")
-    known = "" if person == "anonymous" and allow_anonymous else dead_or(person, "")
+    known = "" if allow_anonymous else dead_or(person, "")
+    # Whoever is nobody any more is not the one who began a transaction.
+    owns_it = owns and (person == "anonymous" or person not in NOBODY)
     match rule:
         case Rule.NONE:
             return ""
@@ -95,16 +102,16 @@ def expect(rule: Rule, person: str, topic: str, owns: bool, allow_anonymous: boo
         case Rule.AUTHENTICATED:
             return known
         case Rule.OWNER:
-            return known or ("" if owns else "UNAUTHORIZED")
+            return known or ("" if owns_it else "UNAUTHORIZED")
         case Rule.OWNER_OR_ADMIN:
-            return known or ("" if owns else administers)
+            return known or ("" if owns_it else administers)
         case Rule.READ_TOPIC:
             return expect_topic(person, "read", topic, allow_anonymous, default_public)
         case Rule.WRITE_TOPIC:
             return expect_topic(person, "write", topic, allow_anonymous, default_public)
         case Rule.OWNER_WRITE_TOPIC | Rule.OWNER_READ_TOPIC:
             permission = "write" if rule is Rule.OWNER_WRITE_TOPIC else "read"
-            own = known or ("" if owns else "UNAUTHORIZED")
+            own = known or ("" if owns_it else "UNAUTHORIZED")
             return own or expect_topic(person, permission, topic, allow_anonymous, default_public)
         case Rule.SELF_OR_ADMIN:
             return dead_or(person, "") if owns and person != "anonymous" else administers
@@ -168,7 +175,7 @@ def test_texts_that_clients_look_for() -> None:
     decide = world.authorizer.decide
     texts = [decide(world.people[person], Permission.READ, "private") for person in ("anonymous", "guest", "disabled")]
     assert [refused.text for refused in texts if refused is not None] == [
-        "authentication required", "unauthorized", "user account is disabled",
+        "authentication required", "unauthorized", "authentication required",
     ]  # fmt: skip
     refused = world.authorizer.decide_request(world.people["guest"], Op.AUDIT_EXPORT)
     assert refused is not None and refused.text == "admin access required for audit export"
@@ -191,6 +198,10 @@ def test_rights_follow_changes_at_once() -> None:
     world.roles.apply(world.roles.create("writer", ["write"]))
     world.users.apply(world.users.update("guest", ["writer"], None, 0))
     assert allowed()
+    world.roles.apply(world.roles.update("writer", ["read"], ""))
+    assert not allowed()
+    world.roles.apply(world.roles.update("writer", ["write", "read"], ""))
+    assert allowed()
     world.roles.apply(world.roles.delete("writer"))
     assert not allowed()
     assert seen[1:] == sorted(set(seen)), "each change made a new version"
@@ -201,6 +212,16 @@ def test_a_name_used_again_is_another_user() -> None:
     assert world.authorizer.decide(world.people["replaced"], Permission.ADMIN) is not None
     current = world.users.require("replaced")
     assert world.authorizer.decide(Principal("replaced", current.id), Permission.ADMIN) is None
+
+
+def test_a_login_is_over_when_its_account_is_disabled_whatever_comes_after() -> None:
+    world = World()
+    again = world.users.require("enabled-again")
+    assert again.enabled and world.authorizer.current(world.people["enabled-again"]) is ANONYMOUS
+    login = Principal(again.name, again.id)
+    assert world.authorizer.current(login) is login
+    world.users.apply(world.users.update(again.name, ["guest"], True, 0))
+    assert world.authorizer.current(login) is login, "only being disabled ends it"
 
 
 def test_lists_show_what_may_be_read() -> None:

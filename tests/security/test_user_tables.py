@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from braidmq.base import limits
+from braidmq.base.clock import ManualClock
 from braidmq.base.errors import BraidError
+from braidmq.broker.features import Security, SecuritySettings
 from braidmq.security.roles import BUILT_IN, Permission, RoleTable
 from braidmq.security.users import UserTable
 
@@ -63,10 +65,18 @@ class UsersAgainstAModel(RuleBasedStateMachine):
 
     @rule(name=NAMES, roles=st.none() | ROLES, enabled=st.none() | st.booleans())
     def update(self, name: str, roles: list[str] | None, enabled: bool | None) -> None:
+        before = self.table.get(name)
+        number, was_enabled = (before.id, before.enabled) if before is not None else (0, False)
         self.change(self.table.update(name, roles, enabled, self.now_ms), name, lambda known: {
             "roles": known["roles"] if roles is None else tuple(dict.fromkeys(roles)),
             "enabled": known["enabled"] if enabled is None else enabled,
         })  # fmt: skip
+        after = self.table.get(name)
+        if after is not None and was_enabled and not after.enabled:
+            assert after.id not in self.ids, "whoever is logged in is somebody else from now on"
+            self.ids.add(after.id)
+        else:
+            assert after is None or after.id == number
 
     @rule(name=NAMES, stored=st.text(max_size=3))
     def set_password(self, name: str, stored: str) -> None:
@@ -187,11 +197,49 @@ def test_a_role_begins_and_ends_to_grant() -> None:
     assert not table.grants(["auditor"], Permission.ADMIN) and table.get("auditor") is None
 
 
+def test_a_role_that_changes() -> None:
+    table = RoleTable()
+    table.apply(table.create("auditor", ["admin"], "reads the trail"))
+    version = table.version
+    changed = table.apply(table.update("auditor", ["write", "read"], ""))
+    assert (changed.permissions, changed.description) == ((Permission.READ, Permission.WRITE), "")
+    assert table.get("auditor") == changed and table.version > version
+    assert through_json(table, RoleTable()).all() == table.all()
+    with pytest.raises(BraidError, match="ROLE_NOT_FOUND"):
+        table.apply(table.update("nobody", [], ""))
+    with pytest.raises(BraidError, match="unknown permission 'fly'"):
+        table.update("auditor", ["fly"], "")
+
+
+def test_a_role_that_somebody_names_stays() -> None:
+    security = Security(SecuritySettings(), ManualClock())
+    users, acls, table = security.users, security.acls, security.roles
+    table.apply(table.create("team", ["read"]))
+    users.apply(users.create("ann", "h", ["guest", "team"], 0))
+    acls.apply(acls.set("orders/#", False, [], ["friends", "team"]))
+    with pytest.raises(BraidError, match='ROLE_IN_USE: role "team" is in use by user "ann"'):
+        table.apply(table.delete("team"))
+    users.apply(users.update("ann", ["guest"], None, 0))
+    with pytest.raises(BraidError, match='is in use by the ACL of "orders/#"'):
+        table.apply(table.delete("team"))
+    acls.apply(acls.delete("orders/#"))
+    assert table.apply(table.delete("team")).name == "team" and table.get("team") is None
+
+
+def test_a_description_has_a_limit() -> None:
+    most = limits.ROLE_DESCRIPTION_BYTES_MAX
+    assert RoleTable().create("a", [], "x" * most)[3] == "x" * most
+    for make in (RoleTable().create, RoleTable.update):
+        with pytest.raises(BraidError, match=f"the description takes {most + 1} bytes"):
+            make("a", [], "x" * (most - 1) + "ä")
+
+
 @pytest.mark.parametrize("name", list(BUILT_IN))
 def test_built_in_roles_stay(name: str) -> None:
     table = RoleTable()
-    with pytest.raises(BraidError, match="ROLE_BUILT_IN"):
-        table.apply(table.delete(name))
+    for command in (table.delete(name), table.update(name, ["admin"], "")):
+        with pytest.raises(BraidError, match="ROLE_BUILT_IN"):
+            table.apply(command)
     with pytest.raises(BraidError, match="ROLE_EXISTS"):
         table.apply(table.create(name, ["admin"]))
 

@@ -1,4 +1,5 @@
-"""Durable clients that come, go, refuse, forget and disappear, at random: every message is acknowledged or a dead letter in the end.
+"""Durable clients that come, go, refuse, forget and disappear, at random: every message is acknowledged or a dead letter in the
+end.
 
 What each client acknowledged is noted by the client itself. When everybody has drained what is left, nothing may be under way,
 nothing may wait, and for every client each stored message has been acknowledged at least once or lies among the dead letters.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from authority import Authority
 from flymq_peer import Peer, batch, until
 from running_broker import StartBroker
-from test_server_tls import Authority
 
 from braidmq.wire import flymq
 from braidmq.wire.flymq import TopicOffset, TopicPartition
@@ -42,6 +42,14 @@ def test_a_newer_producer_of_the_same_name_fences_the_older(start_broker: StartB
         new.ask(flymq.TxnProduce(second, "t", b"alive"))
         assert new.ask(flymq.TxnCommit(second)).success
         assert [item.value for item in new.fetch_all("t")] == [b"alive"]
+        took_over = old.ask(flymq.TxnBegin("payments"))
+        assert took_over.epoch > 0, "without an epoch it is a new instance"
+        assert old.ask(flymq.TxnBegin("payments", 0, took_over.epoch)).epoch == took_over.epoch
+        broker.restart()
+    with Peer(broker.address) as peer:
+        assert "FENCED_PRODUCER" in peer.ask(flymq.TxnBegin("payments", 0, took_over.epoch - 1)).text, "also after a restart"
+        assert peer.ask(flymq.TxnBegin("payments", 0, took_over.epoch)).epoch == took_over.epoch
+        assert peer.ask(flymq.TxnBegin()).epoch == -1, "the published answer, where there is no name"
 
 
 def test_members_share_and_a_lost_connection_gives_its_share_up(start_broker: StartBroker) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from embedded_broker import EmbeddedBroker
 from flymq_peer import Peer, until
+from written_state import written
 
 from braidmq.base import limits
 from braidmq.base.clock import SystemClock
@@ -28,8 +29,8 @@ def test_each_command_goes_to_its_machine_and_snapshots_hold_all() -> None:
     group.apply([TOPICS, *topics.create("t", 2, 0, {})])
     group.apply([USERS, *users.create("bob", "hash", [], 0)])
     again_topics, again_users = TopicTable(), UserTable()
-    MachineGroup({TOPICS: again_topics, USERS: again_users}).restore(group.snapshot())
-    assert again_topics.snapshot() == topics.snapshot() and again_users.snapshot() == users.snapshot()
+    MachineGroup({TOPICS: again_topics, USERS: again_users}).restore(written(group))
+    assert written(again_topics) == written(topics) and again_users.snapshot() == users.snapshot()
 
 
 def test_what_the_first_version_wrote_is_understood() -> None:
@@ -37,14 +38,14 @@ def test_what_the_first_version_wrote_is_understood() -> None:
     before.apply(before.create("old", 1, 0, {}))
     topics = TopicTable()
     group = MachineGroup({TOPICS: topics, USERS: UserTable()})
-    group.restore(before.snapshot())
+    group.restore(written(before))
     group.apply(topics.create("unaddressed", 1, 0, {}))
     assert [topic.name for topic in topics.all()] == ["old", "unaddressed"]
 
 
 def test_a_machine_that_came_later_begins_empty() -> None:
     topics = TopicTable()
-    document = MachineGroup({TOPICS: topics}).snapshot()
+    document = written(MachineGroup({TOPICS: topics}))
     users = UserTable()
     MachineGroup({TOPICS: TopicTable(), USERS: users}).restore(document)
     assert len(users) == 0

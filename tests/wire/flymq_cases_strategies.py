@@ -31,6 +31,7 @@ _place = (texts, texts, i32s)
 _listed = several(texts)
 _pairs = several(st.tuples(texts, texts))
 _topic_offsets = several(st.builds(flymq.TopicOffset, texts, i32s, u64s))
+_rates = st.none() | st.integers(0, 2**63 - 1)
 _user_fields = (texts, texts, texts, _listed, bools)
 _filters = st.builds(flymq.AuditFilter, i64s, i64s, _listed, texts, texts, texts, texts, i32s, i32s)
 _filters_export_sdk = st.builds(flymq.AuditFilter, i64s, i64s, _listed, texts, texts, texts, texts)
@@ -44,7 +45,7 @@ _extended: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.ReplayDlq, texts, texts, st.none(), texts, bools, u32s),
     st.builds(flymq.ProduceDelayed, texts, blobs, i64s, blobs, i32s),
     st.builds(flymq.ProduceWithTtl, texts, blobs, i64s, blobs, i32s),
-    st.builds(flymq.TxnBegin, texts, u32s),
+    st.builds(flymq.TxnBegin, texts, u32s, i64s),
     st.builds(flymq.TxnProduce, texts, texts, blobs, blobs, i32s),
 ]
 EXTENDED = st.one_of(*_extended)
@@ -67,11 +68,11 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.ValidateSchema, texts, blobs),
     st.builds(flymq.ProduceWithSchema, texts, texts, blobs, blobs, i32s),
     st.builds(flymq.DeleteSchema, texts, u32s),
-    st.builds(flymq.FetchDlq, texts, i32s),
+    st.builds(flymq.FetchDlq, texts, i32s, texts),
     st.builds(flymq.ReplayDlq, texts, texts),
     st.builds(flymq.ReplayDlq, texts, st.just(""), _dlq_offsets),
     st.builds(flymq.PurgeDlq, texts),
-    st.builds(flymq.DlqFail, texts, i32s, u64s, texts, texts, texts),
+    st.builds(flymq.DlqFail, texts, i32s, u64s, texts, texts, texts, u64s),
     st.builds(flymq.ProduceDelayed, texts, blobs, i64s),
     st.builds(flymq.CancelDelayed, texts, texts),
     st.builds(flymq.ProduceWithTtl, texts, blobs, i64s),
@@ -113,6 +114,11 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.AclList),
     st.builds(flymq.PasswordChange, *_user_fields),
     st.builds(flymq.RoleList),
+    st.builds(flymq.RoleCreate, texts, _listed, texts),
+    st.builds(flymq.RoleUpdate, texts, _listed, texts),
+    st.builds(flymq.RoleDelete, texts),
+    st.builds(flymq.QuotaSet, texts, _rates, _rates),
+    st.builds(flymq.QuotaList, texts),
     st.builds(flymq.AuditQuery, _filters),
     st.builds(flymq.AuditExport, _filters, texts),
 ]
@@ -156,7 +162,9 @@ def has_exact_end(request: Request, dialect: Dialect) -> bool:
     if isinstance(request, (flymq.Subscribe, flymq.ProduceWithSchema)):
         return True
     return bare(request) == request and isinstance(
-        request, (flymq.RegisterSchema, flymq.ProduceDelayed, flymq.ProduceWithTtl, flymq.TxnBegin, flymq.TxnProduce)
+        request,
+        flymq.RegisterSchema | flymq.ProduceDelayed | flymq.ProduceWithTtl | flymq.TxnBegin | flymq.TxnProduce | flymq.FetchDlq
+        | flymq.DlqFail,
     )
 
 
@@ -169,6 +177,10 @@ def bare(request: Request) -> Request:
             return dataclasses.replace(request, key=b"", partition=-1)
         case flymq.TxnBegin():
             return flymq.TxnBegin()
+        case flymq.DlqFail():
+            return dataclasses.replace(request, token=0)
+        case flymq.FetchDlq():
+            return dataclasses.replace(request, start="")
         case flymq.ReplayDlq():
             return dataclasses.replace(request, filter="", all=False, max=0)
         case _:
@@ -266,7 +278,7 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     Op.PRODUCE_DELAYED: st.builds(flymq.Delayed, texts, i32s, u64s, i64s, i32s, i32s, texts),
     Op.CANCEL_DELAYED: _oks,
     Op.PRODUCE_WITH_TTL: _metadata,
-    Op.TXN_BEGIN: _done,
+    Op.TXN_BEGIN: st.builds(flymq.TxnDone, texts, bools, i64s),
     Op.TXN_COMMIT: _done,
     Op.TXN_ROLLBACK: _done,
     Op.TXN_PRODUCE: _metadata,
@@ -323,6 +335,8 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     ),
     Op.PASSWORD_CHANGE: _oks,
     Op.ROLE_LIST: st.builds(flymq.Roles, several(st.builds(flymq.Role, texts, _listed, texts))),
+    # What lists quotas has a form of its own, which only the request tells.
+    Op.ACCOUNT_ADMIN: _oks,
     Op.AUDIT_QUERY: _pages,
     Op.AUDIT_EXPORT: _documents,
     Op.AUDIT_QUERY_SDK: _pages,
@@ -342,6 +356,8 @@ def response_may_end_at(op: Op, response: Response, dialect: Dialect) -> set[int
             ends = {1, 1 + _size(response.message)}
         case flymq.Delayed():
             ends = {size - _size(response.id)}
+        case flymq.TxnDone() if op is Op.TXN_BEGIN:
+            ends = {_size(response.id) + 1}
         case flymq.SchemaDefinition():
             ends = {size - 4 - len(response.definition) - 1 - len(response.compatibility.encode())}
         case flymq.Authenticated() if dialect is V126 and not response.roles and not response.error:
@@ -355,4 +371,8 @@ def response_may_end_at(op: Op, response: Response, dialect: Dialect) -> set[int
 
 def may_grow(op: Op, response: Response) -> bool:
     """Whether bytes behind the response are ignored."""
-    return op is not Op.AUDIT_EXPORT_SDK and not (isinstance(response, flymq.DlqReplayed) and response.count == 1)
+    if isinstance(response, flymq.DlqReplayed):
+        return response.count != 1
+    if isinstance(response, flymq.TxnDone) and op is Op.TXN_BEGIN:
+        return response.epoch != -1
+    return op is not Op.AUDIT_EXPORT_SDK

@@ -87,7 +87,7 @@ def test_our_own_layouts(own: Own, dialect: Dialect) -> None:
     payload = bytes.fromhex(own.response_hex.replace(".", ""))
     op = own.request.op
     assert encode_response(op, own.response, dialect)[HEADER_BYTES:].hex() == payload.hex()
-    assert decode_response(op, op, payload, dialect) == own.response
+    assert decode_response(op, op, payload, dialect, type(own.response)) == own.response
 
 
 def test_what_other_servers_leave_out() -> None:

@@ -93,6 +93,7 @@ _ROWS: Final = (
     ErrorSpec("ROLE_EXISTS", 'role "{role}" already exists', 409, 8, "Choose another name; built-in roles cannot be changed."),
     ErrorSpec("ROLE_NOT_FOUND", 'role "{role}" not found', 404, 8, "Check the spelling against the list of roles."),
     ErrorSpec("ROLE_BUILT_IN", 'role "{role}" is built in', 409, 8, "Built-in roles stay; give users a role of your own instead."),
+    ErrorSpec("ROLE_IN_USE", 'role "{role}" is in use by {where}', 409, 8, "Take it from the users and the ACLs that name it first."),
     ErrorSpec("ACCOUNT_LIMIT", "the broker already has {limit} {what}", 409, 7, "Remove some that are no longer needed."),
     ErrorSpec("ANONYMOUS_DISABLED", "cannot make topic public because anonymous access is disabled in server configuration", 409, 8,
               "Set `auth_allow_anonymous`, or name users and roles in the ACL."),

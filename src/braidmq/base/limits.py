@@ -138,6 +138,8 @@ WRITE_BUFFER_BYTES_HIGH: Final = 4 * MIB
 WRITE_BUFFER_BYTES_LOW: Final = 1 * MIB
 SESSION_ROUTES_MAX: Final = 10_000
 """Topics that one connection may write to without being asked again; past it the connection is asked anew."""
+SESSION_COMMITS_NOTED_MAX: Final = 10_000
+"""Groups of which a connection remembers that the audit trail knows of its commits; past it they are noted anew."""
 LISTEN_BACKLOG: Final = 4096
 """asyncio's default of 100 makes a burst of connects time out."""
 STOP_SECONDS_MAX: Final = 5.0
@@ -162,6 +164,8 @@ ROLE_NAME_BYTES_MAX: Final = 255
 """A published answer gives the length of a role's name one byte."""
 PASSWORD_BYTES_MAX: Final = 1024
 """Longer than any passphrase; keeps a hostile one from costing time before it is refused."""
+ROLE_DESCRIPTION_BYTES_MAX: Final = 1024
+"""A sentence or two; the list of roles is one answer."""
 USERS_MAX: Final = 100_000
 """Users are held in memory with their rights."""
 ROLES_MAX: Final = 1000
@@ -260,6 +264,8 @@ DELIVERY_BYTES_TARGET: Final = 8 * MIB
 """And their bytes, once there is one."""
 FAILURES_REMEMBERED: Final = 100_000
 """Records that failed and whose attempts are counted; the one that failed longest ago is forgotten first."""
+REFUSALS_REMEMBERED: Final = 10_000
+"""Producers whose newest batch had records that did not fit; the one that was refused longest ago is forgotten first."""
 EXPIRED_SCAN_BYTES_MAX: Final = 8 * MIB
 """How much of the log one read may pass over because it is expired, before others get their turn."""
 

@@ -4,26 +4,31 @@ A topic that is bound to a schema (properties `schema` and `schema_rule`) takes 
 whichever request brings it: it is refused, or becomes a dead letter of the topic. A binding whose schema is gone refuses
 everything; nothing gets in unchecked because somebody deleted too much.
 
-Of a batch under the rule `dead-letter` the records that fit are stored and the others become letters. The numbers of an
-idempotent producer count all of them, so a batch that comes again is known. That is kept in memory and in checkpoints: after
-a crash the broker may ask such a producer to begin anew.
+Of a batch under the rule `dead-letter` the records that fit are stored and the others become letters. In place of those an empty
+record that nobody sees keeps the offset. So the stored batch counts as many records as were sent: the offsets that a producer
+reckons from its answer are right, and a batch that comes again is known from the log itself, also after a crash.
 
-The letters of a batch are durable before its records are. A crash in between makes a producer repeat the batch, and its letters
-with it.
+The letters of a batch are decided before its records are stored. A crash in between makes a producer send the batch again; the
+journal knows how far its letters came, so an idempotent producer makes each of them once. What has no producer id is a new batch
+each time, with letters of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.broker.features import BROKER
 from braidmq.broker.staging import Staged
 from braidmq.broker.topics import Topic
 from braidmq.hot import layout
+from braidmq.hot.expiring import has_times_to_live, split_times_to_live, with_times_to_live
+from braidmq.security.accounts import Caller
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -101,7 +106,8 @@ class Admission:
         return Stored(letters.topic_name(topic.name), partition, offset, timestamp)
 
     async def produce_in_transaction(
-        self, transaction_id: str, name: str, partition: int, key: bytes, value: bytes, partitions_of_new: int | None = None
+        self, transaction_id: str, name: str, partition: int, key: bytes, value: bytes, partitions_of_new: int | None = None,
+        by: Caller = BROKER,
     ) -> int:
         """Add a record to a transaction, or the dead letter that it becomes; returns the time."""
         broker = self._broker
@@ -109,10 +115,10 @@ class Admission:
         fault = None if topic is None or is_open(topic) else await self.fault(topic, value)
         if topic is None or fault is None:
             return await broker.transactions.produce(
-                transaction_id, name, key, value, partition=partition, partitions_of_new=partitions_of_new
+                transaction_id, name, key, value, partition=partition, partitions_of_new=partitions_of_new, by=by
             )
         letters = broker.dead_letters
-        letter = letters.letter_of(Staged(key or None, value, b"", name, -1), name, -1, -1, REASON, fault)
+        letter = self._letter(topic, key, value, fault, b"")
         dead = await letters.topic_for(name)
         return await broker.transactions.produce(transaction_id, dead.name, key, value, attrs=letter.attrs)
 
@@ -129,8 +135,17 @@ class Admission:
         if partition < 0:
             partition = broker.choose_partition(broker.route(topic), b"", -1)
         log = broker.partition(topic.name, partition, "PARTITION_NOT_FOUND")
+        ttls_ms = None
+        if has_times_to_live(batch):
+            batch, ttls_ms = split_times_to_live(batch)
         # What is checked here has to be what readers get later: rows and columns that disagree end it.
         batch = bytes(hot.stamp_batch(batch, 0, 0, 0))
+        head = layout.read_header(batch)
+        known = log.stored_before(head)
+        if known is not None:
+            # Before it is checked: what is stored is stored, whatever the schema says by now.
+            await broker.durable(log, known[0] + head.records)
+            return StoredBatch(partition, known[0], known[1], head.records, duplicate=True)
         records: list[_Record] = []
 
         def take(_offset: int, _timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> None:
@@ -138,30 +153,35 @@ class Admission:
 
         hot.decode_records(batch, 0, limits.BATCH_RECORDS_MAX, take)
         faults = await self._faults(topic, records)
-        head = layout.read_header(batch)
-        known = None
-        if faults and head.producer_id >= 0:
-            known = log.producers.find_duplicate(head.producer_id, head.producer_epoch, head.base_sequence, head.records)
-        if known is not None:
-            return StoredBatch(partition, known[0], known[1], head.records, duplicate=True)
-        for number, fault in faults.items():
-            key, value, attrs = records[number]
-            await self.bury(topic, key or b"", value, fault, attrs)
-        kept = [record for number, record in enumerate(records) if number not in faults]
-        if not faults:
-            staged = broker.stage_batch(topic, partition, batch)
-            await broker.durable(staged.log, staged.base_offset + staged.records)
-            return StoredBatch(partition, staged.base_offset, staged.timestamp, staged.records, staged.duplicate)
-        base_offset, timestamp = log.accumulator.next_offset, broker.commit.now_ms()
-        if kept:
-            staged = broker.stage_batch(topic, partition, _batch_of(kept))
-            base_offset, timestamp = staged.base_offset, staged.timestamp
-        if head.producer_id >= 0:
-            log.producers.record(
-                head.producer_id, head.producer_epoch, head.base_sequence, head.records, base_offset, timestamp
-            )
-        await broker.durable(log, base_offset + len(kept))
-        return StoredBatch(partition, base_offset, timestamp, head.records, duplicate=False)
+        if faults:
+            await self._bury_all(topic, partition, head, [(number, records[number], text) for number, text in faults.items()])
+            batch = _emptied(records, faults, head)
+        if ttls_ms is not None:
+            batch = with_times_to_live(batch, ttls_ms)
+        staged = broker.stage_batch(topic, partition, batch, faults)
+        await broker.durable(staged.log, staged.base_offset + staged.records)
+        return StoredBatch(partition, staged.base_offset, staged.timestamp, staged.records, staged.duplicate)
+
+    async def _bury_all(
+        self, topic: Topic, partition: int, head: layout.BatchHeader, unfit: Sequence[tuple[int, _Record, str]]
+    ) -> None:
+        """Make dead letters of a batch's records that do not fit, each with its number and fault; those of an earlier attempt
+        are there already."""
+        identity = (topic.id, partition, head.producer_id, head.producer_epoch, head.base_sequence)
+        done = self._broker.work.table.letters.refused_of(*identity)
+        chosen: list[Staged] = []
+        size = 0
+        for at, (number, (key, value, attrs), fault) in enumerate(unfit):
+            if number >= done:
+                chosen.append(self._letter(topic, key, value, fault, attrs))
+                size += chosen[-1].size
+            last = at == len(unfit) - 1
+            if chosen and (last or len(chosen) >= limits.DELIVERY_RECORDS_MAX or size >= limits.DELIVERY_BYTES_TARGET):
+                await self._broker.dead_letters.send(topic.name, chosen, partial(_refusal, identity, number + 1))
+                chosen, size = [], 0
+
+    def _letter(self, topic: Topic, key: bytes | None, value: bytes, fault: str, attrs: bytes) -> Staged:
+        return self._broker.dead_letters.letter_of(Staged(key or None, value, attrs), topic.name, -1, -1, REASON, fault)
 
     async def _faults(self, topic: Topic, records: Sequence[_Record]) -> dict[int, str]:
         """Why records become dead letters, by their number in the batch; raises where the batch is refused."""
@@ -177,6 +197,14 @@ class Admission:
         return faults
 
 
-def _batch_of(records: Sequence[_Record]) -> bytes:
-    keys, values, attrs = zip(*records, strict=True)
-    return hot.encode_batch(list(keys), list(values), list(attrs) if any(attrs) else None)
+def _refusal(identity: tuple[int, ...], records: int, number: int, targets: list[list[Any]]) -> list[Any]:
+    return ["refuse", number, *identity, records, targets]
+
+
+def _emptied(records: Sequence[_Record], faults: Collection[int], head: layout.BatchHeader) -> bytes:
+    """The batch with nothing in the place of records that do not fit: what is a letter need not be kept twice."""
+    kept = [(None, b"", b"") if number in faults else record for number, record in enumerate(records)]
+    keys, values, attrs = zip(*kept, strict=True)
+    return hot.encode_batch(
+        list(keys), list(values), list(attrs) if any(attrs) else None, head.producer_id, head.producer_epoch, head.base_sequence
+    )

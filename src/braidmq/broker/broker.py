@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from braidmq import hot
 from braidmq.base import limits
@@ -22,36 +22,38 @@ from braidmq.base.disk import Disk
 from braidmq.base.errors import BraidError
 from braidmq.base.steady_clock import SteadyClock
 from braidmq.broker.admission import Admission, is_open
+from braidmq.broker.broker_reads import BrokerReads
 from braidmq.broker.dead_letters import DeadLetters
 from braidmq.broker.delayed import Delayed
 from braidmq.broker.expired_letters import ExpiredLetters
-from braidmq.broker.features import SYSTEM, Security
+from braidmq.broker.features import BROKER, SYSTEM, Security
 from braidmq.broker.fq_queues import FqQueues
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.groups import GroupCoordinator
 from braidmq.broker.journal import Journal
 from braidmq.broker.machines import QUEUES, SCHEMAS, TOPICS, MachineGroup
 from braidmq.broker.names import INTERNAL_PREFIX, check_topic
+from braidmq.broker.pace import Pace
 from braidmq.broker.push import Hub
-from braidmq.broker.record_filter import compile_filter, keep_matching
 from braidmq.broker.schema_registry import SchemaRegistry
 from braidmq.broker.settings import BrokerSettings as BrokerSettings
-from braidmq.broker.store import LogStore
+from braidmq.broker.store import CheckpointDraft, LogStore
+from braidmq.broker.time_file import TimeFile
 from braidmq.broker.topics import PROPERTIES, Topic, TopicTable, check_properties
 from braidmq.broker.transactions import Transactions
 from braidmq.broker.work import WorkEngine
 from braidmq.log.commit import GroupCommit, SyncJob, ThreadSyncer
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings, PartitionLog
-from braidmq.log.partition_reads import Batches, Cold, Rows
+from braidmq.security.accounts import Caller
 from braidmq.security.audit import audit_settings
 
-_Read = TypeVar("_Read", Rows, Batches)
 _JOURNAL_SEGMENT_BYTES: Final = 16 * limits.MIB
-_FILTER_STEP_RECORDS: Final = 2000
 _WORK_CHECK_SECONDS: Final = 1.0
 _OPENED_PER_RETENTION: Final = 500
-"""Unused partitions opened for retention at a time, so that a look never holds up the loop for long."""
+"""Unused partitions opened for retention at a time, so that not all of them are open after one look."""
+_OPENING_STEPS: Final = 5
+"""To open a partition takes as long as so many other things."""
 
 logger = logging.getLogger("braidmq.broker")
 
@@ -70,13 +72,14 @@ class StagedBatch:
         _when_durable(self.log, self.base_offset + self.records, callback)
 
 
-class Broker:
+class Broker(BrokerReads):
     def __init__(self, settings: BrokerSettings, disk: Disk, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
         self.disk = disk
         self.steady = SteadyClock(clock)
         """What delays and expiry are measured by."""
+        self._time_file = TimeFile(disk, settings.data_dir, self.steady)
         self._loop = asyncio.get_running_loop()
         self._io = ThreadPoolExecutor(2, thread_name_prefix="braid-io")
         self._cpu = ThreadPoolExecutor(2, thread_name_prefix="braid-cpu")
@@ -125,7 +128,11 @@ class Broker:
         """Recover everything; when this returns, clients may come."""
         self.store.open()
         try:
+            self._time_file.resume()
+            await self._keep_time()
             await self._loop.run_in_executor(self._io, self._recover)
+            # Behind the marks of expired letters nothing may expire any more.
+            self.steady.at_least(self.work.table.letters.latest_expiry_ms)
             await self.work.start()
             await self.security.ensure_admin()
         except BaseException:
@@ -175,6 +182,9 @@ class Broker:
                         if partition < topic.partitions:
                             self._log(topic, partition)
 
+    async def _keep_time(self) -> None:
+        await self.beside(partial(self._time_file.keep, self.steady.kept()))
+
     async def stop(self) -> None:
         """Make everything durable and say so; afterwards a start reads nothing."""
         self.coordinator.members.close()
@@ -189,13 +199,13 @@ class Broker:
         changed = self.store.changed_since_checkpoint()
         job = SyncJob(self.store.unsynced_files(), set())
         await self._loop.run_in_executor(self._io, job.run, self.disk)
+        await self._keep_time()
         self._fail_unsynced(changed, job)
         try:
             if any(log.failure is not None for log in self.store.open_partitions()):
                 raise OSError("a partition failed before")
-            self._metadata.save_snapshot()
-            self._offsets.save_snapshot()
-            self.work.journal.save_snapshot()
+            for journal in self._journals():
+                await journal.save_snapshot_beside(self.beside)
             self.store.close()
         except OSError as fault:
             # Everything acknowledged is safe; only the shortcut for the next start is missing.
@@ -213,18 +223,22 @@ class Broker:
                 logger.error("housekeeping failed: %s", fault)
 
     async def checkpoint(self) -> None:
-        """Note how far every partition is whole, so that a crash after now costs less recovery."""
-        for journal in (self._metadata, self._offsets):
+        """Note how far every partition is whole, so that a crash after now costs less recovery, and what time it is."""
+        await self._keep_time()
+        for journal in self._journals():
             if journal.snapshot_due:
-                journal.save_snapshot()
-        if self.work.journal.snapshot_due:
-            await self.work.journal.save_snapshot_beside(self.beside)
-        changed = self.store.changed_since_checkpoint()
-        if changed:
-            job = SyncJob(self.store.unsynced_files(), self.store.unsynced_names())
-            checkpoint = self.store.checkpoint()
-            await self._loop.run_in_executor(self._io, self.store.save, checkpoint, job)
-            self._fail_unsynced(changed, job)
+                await journal.save_snapshot_beside(self.beside)
+        draft = CheckpointDraft()
+        pace = Pace()
+        for _ in self.store.draft_checkpoint(draft):
+            await pace.step()
+        if draft.changed:
+            job = SyncJob(draft.files, draft.names)
+            await self._loop.run_in_executor(self._io, self.store.save, self.store.drafted(), job)
+            self._fail_unsynced(draft.changed, job)
+
+    def _journals(self) -> tuple[Journal, ...]:
+        return self._metadata, self._offsets, self.work.journal
 
     async def _check_members(self) -> None:
         self.coordinator.members.tick()
@@ -264,12 +278,19 @@ class Broker:
 
     async def apply_retention(self) -> None:
         """Let go of what topics need not keep, also of those that nobody has used since the start."""
+        pace = Pace()
         for topic_id, partition in self.store.unopened()[:_OPENED_PER_RETENTION]:
             topic = self.topics.by_id(topic_id)
             if topic is not None:
                 self._log(topic, partition)
-        for segment in self.store.apply_retention(self.clock.now_ms()):
-            await self._loop.run_in_executor(self._io, segment.remove)
+                await pace.step(_OPENING_STEPS)
+        for name in self.store.opened_names():
+            await pace.step()
+            unknown = self.store.needed_index(name)
+            if unknown is not None:
+                await self.beside(unknown.prepare_index)
+            for segment in self.store.apply_retention(name, self.clock.now_ms()):
+                await self._loop.run_in_executor(self._io, segment.remove)
         self.security.apply_retention(self.clock.now_ms())
 
     # --- topics
@@ -281,8 +302,11 @@ class Broker:
             raise BraidError("TOPIC_NOT_FOUND", topic=name)
         return topic
 
-    async def create_topic(self, name: str, partitions: int = 0, properties: Mapping[str, str] | None = None) -> Topic:
-        """Create the topic; one that exists stays as it is. 0 partitions means 1, as FlyMQ has it."""
+    async def create_topic(
+        self, name: str, partitions: int = 0, properties: Mapping[str, str] | None = None, *, by: Caller = BROKER,
+        action: str = "create",
+    ) -> Topic:
+        """Create the topic; one that exists stays as it is. 0 partitions means 1, as FlyMQ has it. `by` is for the trail."""
         check_topic(name)
         if not 0 <= partitions <= limits.PARTITIONS_MAX:
             raise BraidError("INVALID_PARTITIONS", partitions=partitions, most=limits.PARTITIONS_MAX)
@@ -293,18 +317,19 @@ class Broker:
             return known
         command = self.topics.create(name, partitions or 1, self.clock.now_ms(), properties or {})
         topic: Topic = await self.submit_metadata(TOPICS, command)
+        self.security.note("topic.create", by.principal, by.address, name, action, partitions=str(topic.partitions))
         self.coordinator.topic_changed(name)
         self.push.topic_created(topic)
         return topic
 
-    async def auto_create(self, name: str, partitions: int | None = None) -> Topic:
+    async def auto_create(self, name: str, partitions: int | None = None, by: Caller = BROKER) -> Topic:
         """The topic a producer named, created when missing and allowed."""
         known = self.topics.get(name)
         if known is not None:
             return known
         if not self.settings.auto_create_topics:
             raise BraidError("TOPIC_NOT_FOUND", topic=name)
-        return await self.create_topic(name, partitions or self.settings.default_partitions)
+        return await self.create_topic(name, partitions or self.settings.default_partitions, by=by, action="produce")
 
     async def delete_topic(self, name: str) -> bool:
         """Delete the topic with its data and its groups' offsets; False when there was none."""
@@ -455,8 +480,10 @@ class Broker:
         self.commit.touch(log)
         return StagedBatch(log, offset, 1, timestamp, False)
 
-    def stage_batch(self, topic: Topic, partition: int, batch: bytes | memoryview) -> StagedBatch:
-        """Take a whole batch in; it is written at the end of this turn. `batch` is copied."""
+    def stage_batch(
+        self, topic: Topic, partition: int, batch: bytes | memoryview, hidden: Collection[int] = ()
+    ) -> StagedBatch:
+        """Take a whole batch in; it is written at the end of this turn. `batch` is copied, its `hidden` records are for nobody."""
         if len(batch) > limits.RECORD_BYTES_MAX:
             raise BraidError("INVALID_BATCH", reason=f"{len(batch)} bytes do not fit a frame with their answer")
         route = self.route(topic)
@@ -467,93 +494,10 @@ class Broker:
         log = self._log(topic, partition)
         if log.pending_bytes + len(batch) > limits.FLUSH_BYTES_TARGET:
             self.commit.flush()
-        base_offset, records, timestamp, duplicate = log.stage_batch(batch, self.commit.now_ms())
+        base_offset, records, timestamp, duplicate = log.stage_batch(batch, self.commit.now_ms(), hidden)
         if not duplicate:
             self.commit.touch(log)
         return StagedBatch(log, base_offset, records, timestamp, duplicate)
-
-    # --- reading
-
-    async def warm(self, cold: Cold) -> None:
-        """Bring a cold range into memory without holding up the loop."""
-        await self._loop.run_in_executor(self._io, cold.warm_up)
-
-    def row_at(self, log: PartitionLog, rows: Rows, offset: int) -> memoryview:
-        """The row of exactly `offset` from a read that began there; MESSAGE_EXPIRED where that passed over it."""
-        row = memoryview(rows.slices[0]) if rows.count else memoryview(b"")
-        if int.from_bytes(row[-8:], "big") != offset or not rows.count:
-            raise BraidError("MESSAGE_EXPIRED", offset=offset, topic=log.topic, partition=log.partition)
-        return row
-
-    async def finish_rows(self, log: PartitionLog, cold: Cold, offset: int, records_max: int, bytes_max: int) -> Rows:
-        """Read rows that were cold at first, or that come after many expired ones."""
-        deadline = self._loop.time() + limits.FILTER_SCAN_SECONDS_MAX
-        while True:
-            if cold.resume_at >= 0:
-                offset = cold.resume_at
-            await self.warm(cold)
-            # Retention may have moved on meanwhile.
-            rows = log.read_rows(max(offset, log.log_start), records_max, bytes_max, warmed=cold.resume_at < 0)
-            if isinstance(rows, Rows):
-                return rows
-            cold = rows
-            if cold.resume_at >= 0 and self._loop.time() >= deadline:
-                return Rows([], 0, 0, cold.resume_at)
-
-    async def read_batches(
-        self, log: PartitionLog, offset: int, bytes_max: int, bytes_min: int, wait_s: float
-    ) -> Batches:
-        """Whole batches from `offset` on, waiting up to `wait_s` for at least `bytes_min` of them."""
-        deadline = self._loop.time() + wait_s
-        while True:
-            read = log.read_batches(offset, bytes_max)
-            if isinstance(read, Cold):
-                await self.warm(read)
-                read = log.read_batches(offset, bytes_max, warmed=True)
-                assert not isinstance(read, Cold)
-            left = deadline - self._loop.time()
-            # More that does not fit any more is no reason to wait: the answer cannot grow.
-            full = read.size > 0 and read.next_offset < log.high_watermark
-            if read.size >= bytes_min or full or left <= 0 or log.removed or self._stopping:
-                return read
-            await self._tail_moved(log, left)
-            offset = max(offset, log.log_start)
-
-    async def _tail_moved(self, log: PartitionLog, timeout_s: float) -> None:
-        moved = asyncio.Event()
-        log.watch_tail(moved, moved.set)
-        self._polls.add(moved)
-        timer = self._loop.call_later(timeout_s, moved.set)
-        try:
-            await moved.wait()
-        finally:
-            timer.cancel()
-            self._polls.discard(moved)
-            log.unwatch_tail(moved)
-
-    def end_polls(self) -> None:
-        """Let every long poll answer now with what it has: the broker is about to stop."""
-        self._stopping = True
-        for poll in self._polls:
-            poll.set()
-
-    async def filtered(self, log: PartitionLog, offset: int, records_max: int, text: str) -> Rows:
-        """Rows that match a filter; `next_offset` is after the last record looked at."""
-        matches = compile_filter(text)
-        deadline = self._loop.time() + limits.FILTER_SCAN_SECONDS_MAX
-        result = Rows([], 0, 0, offset)
-        while True:
-            result.next_offset = max(result.next_offset, log.log_start)
-            rows = log.read_rows(result.next_offset, _FILTER_STEP_RECORDS, limits.FETCH_BYTES_TARGET)
-            if isinstance(rows, Cold):
-                rows = await self.finish_rows(log, rows, result.next_offset, _FILTER_STEP_RECORDS, limits.FETCH_BYTES_TARGET)
-            if rows.count == 0:
-                result.next_offset = rows.next_offset
-                break
-            room_left = await self._loop.run_in_executor(self._io, partial(keep_matching, rows, matches, result, records_max))
-            if not room_left or self._loop.time() >= deadline:
-                break
-        return result
 
     # --- groups; everything else about them is asked of `coordinator`
 

@@ -21,12 +21,14 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.broker.letter_table import BURIED, Failure
+from braidmq.broker.record_filter import compile_filter
 from braidmq.broker.staging import Staged, read_records
 from braidmq.broker.topics import Topic
 from braidmq.log.attrs import (
@@ -40,6 +42,7 @@ from braidmq.log.attrs import (
     encode_attrs,
     without,
 )
+from braidmq.log.letter_id import letter_id, place_in
 from braidmq.log.partition import PartitionLog
 from braidmq.log.partition_reads import Cold
 
@@ -51,6 +54,8 @@ LIST_DEFAULT: Final = 10
 _PLACE = struct.Struct("<iq")
 _FAILURES = struct.Struct("<Iqq")
 _READ_BYTES: Final = 1 * limits.MIB
+_LISTED_BYTES: Final = 1024
+"""What a letter in a list takes besides its value and its error: the id with a topic's name, and its place in memory."""
 _ERROR_BYTES_MAX: Final = limits.ERROR_TEXT_BYTES_MAX
 _RETRY_MS_MAX: Final = 60_000
 
@@ -73,13 +78,6 @@ class Letter:
     attempts: int
     first_ms: int
     last_ms: int
-
-    def matches(self, text: str) -> bool:
-        """Whether a filter names it: a part of the reason, the error, the key or the value, in upper or lower case."""
-        wanted = text.lower()
-        raw = wanted.encode()
-        in_words = wanted in self.reason.lower() or wanted in self.error.lower()
-        return in_words or raw in self.value.lower() or raw in (self.key or b"").lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +165,19 @@ class DeadLetters:
 
     # --- a consumer could not process a record
 
-    async def fail(self, topic: str, partition: int, offset: int, group: str, reason: str, error: str) -> Failed:
-        """Count a failure: when to try again, or, at the last attempt, that the record is a dead letter now."""
+    async def fail(self, topic: str, partition: int, offset: int, group: str, reason: str, error: str, token: int = 0) -> Failed:
+        """Count a failure: when to try again, or, at the last attempt, that the record is a dead letter now.
+
+        With the `token` of the last one it is the same failure, reported again: it is answered, and not counted.
+        """
         broker = self._broker
         if reason not in REASONS:
             raise BraidError("INVALID_ARGUMENT", reason=f"reason {reason!r} is not one of {', '.join(REASONS)}")
         log = broker.partition(topic, partition, "PARTITION_NOT_FOUND")
         record = await self._record(log, offset)
         topic_id = broker.topic(topic).id
-        failure: Failure = await broker.work.journal.submit(["fail", topic_id, group, partition, offset, broker.clock.now_ms()])
+        command = ["fail", topic_id, group, partition, offset, broker.clock.now_ms(), token]
+        failure: Failure = await broker.work.journal.submit(command)
         if failure.attempts == BURIED:
             return Failed(self._attempts_max, 0)
         if failure.attempts < self._attempts_max:
@@ -215,30 +217,47 @@ class DeadLetters:
 
     # --- looking at letters
 
-    async def letters(self, origin: str, most: int = 0, *, matching: str = "") -> list[Letter]:
-        """Letters of a topic that were neither replayed nor purged, the oldest of each partition first."""
+    async def letters(self, origin: str, most: int = 0, *, matching: str = "", start: str = "") -> list[Letter]:
+        """Letters of a topic that were neither replayed nor purged, the oldest of each partition first.
+
+        With the id `start` they begin with that letter, or with the next one where it is gone. There are fewer than `most` also
+        where more would not fit an answer: ask again from the last one on.
+        """
+        place = place_in(start) if start else (0, 0)
+        if place is None:
+            raise BraidError("MESSAGE_NOT_FOUND", id=start)
         found: list[Letter] = []
-        async for letter in self._all(origin):
-            if not matching or letter.matches(matching):
-                found.append(letter)
-                if len(found) >= (most if most > 0 else LIST_DEFAULT):
-                    break
+        size = 0
+        async for letter in self._all(origin, matching, place):
+            size += _LISTED_BYTES + len(letter.value) + len(letter.error)
+            if found and size > limits.FETCH_BYTES_TARGET:
+                break
+            found.append(letter)
+            if len(found) >= (most if most > 0 else LIST_DEFAULT):
+                break
         return found
 
-    async def _all(self, origin: str) -> AsyncIterator[Letter]:
+    async def _all(self, origin: str, matching: str = "", start: tuple[int, int] = (0, 0)) -> AsyncIterator[Letter]:
+        """Every letter that matches a filter, from a partition and offset on; an empty filter lets all pass."""
+        choose = _choosing(matching)
         topic = self._broker.topics.get(self.topic_name(origin))
         if topic is None:
             return
         table = self._broker.work.table.letters
-        for partition in range(topic.partitions):
+        for partition in range(start[0], topic.partitions):
             log = self._broker.log_of(topic, partition)
-            offset = table.first_from(topic.id, partition, log.log_start)
+            first = max(log.log_start, start[1] if partition == start[0] else 0)
+            offset = table.first_from(topic.id, partition, first)
             while offset < log.high_watermark:
                 data = await self._batches(log, offset, _READ_BYTES)
                 records, following = hot.decode_records(data, offset, limits.BATCH_RECORDS_MAX, _as_staged)
-                for at, record in records:
-                    if not table.is_gone(topic.id, partition, at):
-                        yield _letter(self.origin_of(origin), partition, at, record)
+                letters = [_letter(self.origin_of(origin), partition, at, record) for at, record in records]
+                if matching:
+                    # A filter comes from a stranger, and a letter may be large: nobody else waits for it.
+                    letters = await self._broker.compute(partial(choose, letters))
+                for letter in letters:
+                    if not table.is_gone(topic.id, partition, letter.offset):
+                        yield letter
                 offset = table.first_from(topic.id, partition, max(following, log.log_start))
 
     async def _one(self, origin: str, partition: int, offset: int) -> Letter | None:
@@ -255,16 +274,13 @@ class DeadLetters:
 
     # --- replay
 
-    async def replay_id(self, origin: str, letter_id: str) -> None:
+    async def replay_id(self, origin: str, name: str) -> None:
         """Send the letter with this id back to its origin; MESSAGE_NOT_FOUND when there is none."""
-        offset = _offset_in(letter_id)
-        topic = self._broker.topics.get(self.topic_name(origin))
+        place = place_in(name)
         async with self._lock(origin):
-            for partition in range(topic.partitions if topic is not None else 0):
-                letter = await self._one(origin, partition, offset)
-                if letter is not None and letter.id == letter_id and await self._replay(origin, [letter], alone=True):
-                    return
-        raise BraidError("MESSAGE_NOT_FOUND", id=letter_id)
+            letter = await self._one(origin, *place) if place is not None else None
+            if letter is None or letter.id != name or not await self._replay(origin, [letter], alone=True):
+                raise BraidError("MESSAGE_NOT_FOUND", id=name)
 
     async def replay_offset(self, origin: str, offset: int, partition: int = 0) -> None:
         """Send the letter at an offset of the dead-letter topic back to its origin."""
@@ -282,8 +298,8 @@ class DeadLetters:
             ends = [self._broker.log_of(topic, n).high_watermark for n in range(topic.partitions)] if topic is not None else []
             chosen: list[Letter] = []
             size = 0
-            async for letter in self._all(origin):
-                if letter.offset >= ends[letter.partition] or (matching and not letter.matches(matching)):
+            async for letter in self._all(origin, matching):
+                if letter.offset >= ends[letter.partition]:
                     continue
                 chosen.append(letter)
                 size += len(letter.value)
@@ -367,6 +383,16 @@ def _as_staged(offset: int, _timestamp: int, key: bytes | None, value: bytes, at
     return offset, Staged(key, value, attrs)
 
 
+def _choosing(text: str) -> Callable[[list[Letter]], list[Letter]]:
+    """What keeps the letters that a filter of FETCH matches, in their key and value, or in what is said about them."""
+    matches = compile_filter(text)
+
+    def fits(letter: Letter) -> bool:
+        return matches(letter.key, letter.value) or matches(letter.reason.encode(), letter.error.encode())
+
+    return lambda letters: [letter for letter in letters if fits(letter)]
+
+
 def _letter(origin: str, partition: int, offset: int, record: Staged) -> Letter:
     """A record of a dead-letter topic as a letter; one that somebody wrote there by hand is a letter too."""
     found = dict(decode_attrs(record.attrs))
@@ -377,18 +403,11 @@ def _letter(origin: str, partition: int, offset: int, record: Staged) -> Letter:
         for tag, missing in ((TAG_ORIGIN_TOPIC, origin.encode()), (TAG_REASON, b"manual"), (TAG_ERROR, b""))
     )
     attrs = without(record.attrs, DEAD_LETTER_TAGS)
-    # Offsets tell the letters of a partition apart; where there are several, so must the rest of the id.
-    nanoseconds = last_ms * 1_000_000 + partition
     return Letter(
-        f"{origin}-{offset}-{nanoseconds}", partition, offset, record.key, record.value, attrs, topic, origin_partition,
+        letter_id(origin, partition, offset, last_ms), partition, offset, record.key, record.value, attrs, topic, origin_partition,
         origin_offset, reason, error, attempts, first_ms, last_ms,
     )
 
 
 def _unpacked(form: struct.Struct, data: bytes | None, missing: tuple[int, ...]) -> tuple[int, ...]:
     return form.unpack(data) if data is not None and len(data) == form.size else missing
-
-
-def _offset_in(letter_id: str) -> int:
-    parts = letter_id.rsplit("-", 2)
-    return int(parts[1]) if len(parts) == 3 and parts[1].isascii() and parts[1].isdigit() and len(parts[1]) <= 19 else -1

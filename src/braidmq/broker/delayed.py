@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.broker.features import BROKER
 from braidmq.broker.names import check_topic
 from braidmq.broker.staging import Staged
 from braidmq.broker.work_table import number_in
+from braidmq.security.accounts import Caller
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -33,6 +36,8 @@ _RETRY_MS: Final = 1000
 _SLEEP_SECONDS_MAX: Final = 60.0
 """The steady clock may run a little faster or slower than the timers of the loop; looking again now and then corrects it."""
 _LIST_STEP: Final = 1000
+_STAGED_BYTES: Final = 128
+"""What a staged record takes on the disk besides what it holds; more where it is alone in its batch."""
 
 logger = logging.getLogger("braidmq.delayed")
 
@@ -64,6 +69,7 @@ class Delayed:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for_ms = 0
         self._delivering: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._stopped = False
 
     def __len__(self) -> int:
@@ -85,14 +91,14 @@ class Delayed:
 
     async def produce(
         self, topic: str, key: bytes, value: bytes, delay_ms: int, *, partition: int = -1, attrs: bytes = b"",
-        partitions_of_new: int | None = None,
+        partitions_of_new: int | None = None, by: Caller = BROKER,
     ) -> Accepted:
-        """Keep a message until it is due; a delay of 0 or less stores it at once."""
+        """Keep a message until it is due; a delay of 0 or less stores it at once. `by` makes the topic where it is missing."""
         broker = self._broker
         if delay_ms > self._delay_ms_max:
             raise BraidError("DELAY_TOO_LONG", delay_ms=delay_ms, limit_ms=self._delay_ms_max)
         check_topic(topic)
-        known = await broker.auto_create(topic, partitions_of_new)
+        known = await broker.auto_create(topic, partitions_of_new, by)
         if partition >= known.partitions:
             raise BraidError("PARTITION_NOT_FOUND", partition=partition)
         if delay_ms <= 0:
@@ -106,8 +112,9 @@ class Delayed:
         due_ms = broker.steady.now_ms() + delay_ms
         ref = work.delayed.add(number, key, value, attrs, topic, partition)
         staged = broker.durability(work.delayed.log, ref + 1)
+        size = len(key) + len(value) + len(attrs) + len(topic.encode()) + _STAGED_BYTES
         # Where only the note reaches the disk, it leads nowhere; that is found out when its time comes.
-        await asyncio.gather(staged, work.journal.post(["delay", number, due_ms, ref]))
+        await asyncio.gather(staged, work.journal.post(["delay", number, due_ms, ref, size]))
         self._arm()
         return Accepted(f"{_PREFIX}{number}", due_ms, 0, 0, timestamp)
 
@@ -118,15 +125,33 @@ class Delayed:
         if table.get(number) is None or not await self._broker.work.journal.submit(["cancel", number]):
             raise BraidError("MESSAGE_NOT_FOUND", id=message_id)
 
+    async def staged(self, numbers: Iterable[int]) -> dict[int, Staged]:
+        """The records of messages that wait, by their numbers; those that are not there are left out."""
+        table = self._broker.work.table.delayed
+        places = {number: place[1] for number in numbers if (place := table.get(number)) is not None}
+        found: dict[int, Staged] = {}
+        while places:
+            staged = await self._broker.work.delayed.read(set(places.values()))
+            moved = {}
+            for number, ref in places.items():
+                record, now = staged.get(ref), table.get(number)
+                if record is not None and record.number == number:
+                    found[number] = record
+                elif now is not None and now[1] != ref:
+                    # It was staged somewhere else while it was looked for.
+                    moved[number] = now[1]
+            places = moved
+        return found
+
     async def waiting(self, topic: str = "", most: int = 100) -> list[Waiting]:
         """What waits for its time, the soonest first; of one topic, or of all."""
         found: list[Waiting] = []
         rows = self._broker.work.table.delayed.soonest()
         while step := list(islice(rows, _LIST_STEP)):
-            staged = await self._broker.work.delayed.read({ref for _, _, ref in step})
-            for number, due_ms, ref in step:
-                record = staged.get(ref)
-                if record is not None and record.number == number and topic in ("", record.topic):
+            staged = await self.staged([number for number, _, _ in step])
+            for number, due_ms, _ in step:
+                record = staged.get(number)
+                if record is not None and topic in ("", record.topic):
                     found.append(Waiting(f"{_PREFIX}{number}", record.topic, due_ms, len(record.value)))
                     if len(found) >= most:
                         return found
@@ -161,6 +186,10 @@ class Delayed:
 
     async def deliver_due(self) -> None:
         """Deliver everything that is due by now."""
+        async with self._one_at_a_time:
+            await self._deliver_due()
+
+    async def _deliver_due(self) -> None:
         table = self._broker.work.table.delayed
         while not self._stopped:
             numbers = table.take_due(self._broker.steady.now_ms(), limits.DELIVERY_RECORDS_MAX)
@@ -177,21 +206,21 @@ class Delayed:
 
     async def _deliver(self, numbers: list[int]) -> None:
         work = self._broker.work
-        places = {number: place for number in numbers if (place := work.table.delayed.get(number)) is not None}
-        staged = await work.delayed.read({ref for _, ref in places.values()})
+        staged = await self.staged(numbers)
         targets: dict[tuple[int, int], list[int]] = {}
         size = 0
         for number in numbers:
-            if number not in places:
+            waiting = work.table.delayed.get(number)
+            if waiting is None:
                 continue
-            record = staged.get(places[number][1])
-            if record is None or record.number != number:
+            record = staged.get(number)
+            if record is None:
                 # It was never acknowledged: its staged record did not reach the disk.
                 logger.warning("delayed message %d is not there", number)
                 await work.journal.submit(["cancel", number])
                 continue
             if size > limits.DELIVERY_BYTES_TARGET:
-                work.table.delayed.name_again(number, places[number][0])
+                work.table.delayed.name_again(number, waiting[0])
                 continue
             try:
                 place = await self._place(record)
@@ -212,7 +241,8 @@ class Delayed:
                 self._attempts.pop(message, None)
         if decided is not None:
             try:
-                await work.do(decided, staged)
+                # Where each of them is staged is what the decision found; it may have been moved since it was read.
+                await work.do(decided, {ref: staged[message] for ref, message in decided.owners.items()})
             except BraidError as error:
                 # Decided is decided: the work is tried again until it is done.
                 logger.error("%d delayed messages are held up: %s", sum(map(len, targets.values())), error)

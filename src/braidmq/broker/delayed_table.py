@@ -1,8 +1,10 @@
 """Delayed messages that wait for their time: a million of them in little memory.
 
-A message is a row of three columns: its number, when it is due, where it is staged. Numbers only grow, so a row is found by
-bisection; a message that was delivered or cancelled leaves an empty row until there are enough of them to move together. What
-is due next is the top of a heap of single integers.
+A message is a row of four columns: its number, when it is due, where it is staged, how large it is. Numbers only grow, so a row is
+found by bisection; a message that was delivered or cancelled leaves an empty row until there are enough of them to move together.
+What is due next is the top of a heap of single integers. Where the staged records begin that somebody still needs is the top of
+another, of groups of neighbouring places: a place does not grow with the number for messages that were moved, and may be
+named twice, by one whose record did not reach the disk.
 
 This is part of a state machine: nothing here depends on time or chance.
 """
@@ -14,14 +16,21 @@ import heapq
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+
+from braidmq.base.json_pieces import Deferred
 
 _GONE: Final = -1
 _COMPACT_ROWS_MIN: Final = 4096
 _NUMBER_BITS: Final = 63
 _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
+_PLACES_BITS: Final = 6
+"""So many neighbouring places, as a power of two, are kept together: a byte each, where a number each would take a hundred."""
+_PLACES_MASK: Final = (1 << _PLACES_BITS) - 1
 
 
 class DelayedTable:
@@ -29,11 +38,16 @@ class DelayedTable:
         self._numbers = array("q")
         self._due = array("q")
         self._refs = array("q")
+        self._sizes = array("I")
         self._live = 0
-        self._first = 0
-        """No message that waits is in a row before this one."""
+        self.size_bytes = 0
+        """Of everything that waits."""
         self._heap: list[int] = []
         """`due << 63 | number`; what is gone meanwhile stays until it is met."""
+        self._places: dict[int, bytearray] = {}
+        """Group of neighbouring places to those in it that messages wait at."""
+        self._lowest: list[int] = []
+        """A heap of the groups; what is empty meanwhile stays until it is met."""
 
     def __len__(self) -> int:
         return self._live
@@ -46,21 +60,34 @@ class DelayedTable:
             return row
         return None
 
-    def add(self, number: int, due_ms: int, ref: int) -> None:
+    def add(self, number: int, due_ms: int, ref: int, size: int = 0) -> None:
         row = bisect_left(self._numbers, number)
         if row == len(self._numbers):
             self._numbers.append(number)
             self._due.append(due_ms)
             self._refs.append(ref)
+            self._sizes.append(size)
         elif self._numbers[row] != number:
             self._numbers.insert(row, number)
             self._due.insert(row, due_ms)
             self._refs.insert(row, ref)
-            self._first = min(self._first, row)
+            self._sizes.insert(row, size)
         else:
             return
         self._live += 1
+        self.size_bytes += size
+        self._enter(ref)
         heapq.heappush(self._heap, due_ms << _NUMBER_BITS | number)
+
+    def move(self, number: int, ref: int) -> bool:
+        """A message is staged somewhere else now; False when it does not wait any more."""
+        row = self._row(number)
+        if row is None:
+            return False
+        self._leave(self._refs[row])
+        self._enter(ref)
+        self._refs[row] = ref
+        return True
 
     def get(self, number: int) -> tuple[int, int] | None:
         """(due, where it is staged), None when it does not wait any more."""
@@ -75,8 +102,8 @@ class DelayedTable:
         ref = self._refs[row]
         self._due[row] = _GONE
         self._live -= 1
-        while self._first < len(self._due) and self._due[self._first] == _GONE:
-            self._first += 1
+        self.size_bytes -= self._sizes[row]
+        self._leave(ref)
         if len(self._numbers) - self._live > max(_COMPACT_ROWS_MIN, self._live):
             self._compact()
         return ref
@@ -86,12 +113,39 @@ class DelayedTable:
         self._numbers, self._due, self._refs = (
             array("q", np.frombuffer(column, np.int64)[kept].tobytes()) for column in (self._numbers, self._due, self._refs)
         )
-        self._first = 0
+        self._sizes = array("I", np.frombuffer(self._sizes, np.uint32)[kept].tobytes())
+
+    # --- where they are staged
+
+    def _enter(self, ref: int) -> None:
+        group = ref >> _PLACES_BITS
+        places = self._places.get(group)
+        if places is None:
+            places = self._places[group] = bytearray()
+            heapq.heappush(self._lowest, group)
+        places.append(ref & _PLACES_MASK)
+
+    def _leave(self, ref: int) -> None:
+        group = ref >> _PLACES_BITS
+        places = self._places[group]
+        places.remove(ref & _PLACES_MASK)
+        if not places:
+            del self._places[group]
 
     @property
     def lowest_ref(self) -> int | None:
         """Nothing that is staged before this is needed any more; None when nothing waits."""
-        return self._refs[self._first] if self._live else None
+        while self._lowest and self._lowest[0] not in self._places:
+            heapq.heappop(self._lowest)
+        return self._lowest[0] << _PLACES_BITS | min(self._places[self._lowest[0]]) if self._lowest else None
+
+    def waiting_below(self, ref: int) -> list[int]:
+        """Numbers of the messages that are staged before `ref`."""
+        if not self._live:
+            return []
+        numbers, due, refs = (np.frombuffer(column, np.int64) for column in (self._numbers, self._due, self._refs))
+        found: list[int] = numbers[(refs < ref) & (due != _GONE)].tolist()
+        return found
 
     # --- what is due
 
@@ -130,25 +184,29 @@ class DelayedTable:
     # --- snapshots
 
     def snapshot(self) -> Any:
-        return _Packed(self._numbers.tobytes(), self._due.tobytes(), self._refs.tobytes())
+        columns = (self._numbers.tobytes(), self._due.tobytes(), self._refs.tobytes())
+        return Deferred(partial(_packed, *columns, self._sizes.tobytes()))
 
     def restore(self, document: Any) -> None:
-        self._numbers, self._due, self._refs = (_unpacked(text) for text in str(document).split("."))
-        self._live, self._first = len(self._numbers), 0
+        self._numbers, self._due, self._refs, sizes = (_unpacked(text) for text in str(document).split("."))
+        self._sizes = array("I", sizes)
+        self._live, self.size_bytes = len(self._numbers), sum(self._sizes)
+        places = np.sort(np.frombuffer(self._refs, np.int64))
+        groups, starts = np.unique(places >> _PLACES_BITS, return_index=True)
+        within = (places & _PLACES_MASK).astype(np.uint8).tobytes()
+        edges = pairwise([*starts.tolist(), len(places)])
+        self._places = {group: bytearray(within[start:end]) for group, (start, end) in zip(groups.tolist(), edges, strict=True)}
+        self._lowest = groups.tolist()
         self._heap = [due << _NUMBER_BITS | number for due, number in zip(self._due, self._numbers, strict=True)]
         heapq.heapify(self._heap)
 
 
-class _Packed:
-    """Columns as one text. Making it takes a while, so it is made where it is written: beside the loop."""
-
-    def __init__(self, *columns: bytes) -> None:
-        self._columns = columns
-
-    def __str__(self) -> str:
-        numbers, due, refs = (np.frombuffer(column, np.int64) for column in self._columns)
-        waiting = due != _GONE
-        return ".".join(base64.b64encode(column[waiting].astype("<i8").tobytes()).decode() for column in (numbers, due, refs))
+def _packed(*columns: bytes) -> str:
+    """Columns as one text, without the rows that are empty."""
+    numbers, due, refs = (np.frombuffer(column, np.int64) for column in columns[:3])
+    waiting = due != _GONE
+    kept = (numbers, due, refs, np.frombuffer(columns[3], np.uint32))
+    return ".".join(base64.b64encode(column[waiting].astype("<i8").tobytes()).decode() for column in kept)
 
 
 def _unpacked(text: str) -> array[int]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from braidmq.base.clock import Clock
 from braidmq.broker.journal import StateMachine
 from braidmq.broker.machines import ACLS, ROLES, USERS
 from braidmq.log.commit import GroupCommit
 from braidmq.log.partition import PartitionLog
-from braidmq.security.accounts import Accounts, Submit
+from braidmq.security.accounts import Accounts, Caller, Submit
 from braidmq.security.acls import AclTable
 from braidmq.security.audit import AuditTrail
 from braidmq.security.audit_events import Result
@@ -24,7 +24,9 @@ from braidmq.security.quotas import Quotas, Rates
 from braidmq.security.roles import RoleTable
 from braidmq.security.users import UserTable
 
-SYSTEM = Principal("system")
+SYSTEM: Final = Principal("system")
+BROKER: Final = Caller(SYSTEM)
+"""Who does what nobody asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class Security:
         self.settings = settings
         self._clock = clock
         self.users = UserTable()
-        self.roles = RoleTable()
+        self.roles = RoleTable(used_by=self._role_used_by)
         self.acls = AclTable()
         self.authorizer = Authorizer(
             self.users, self.roles, self.acls, enabled=settings.auth_enabled, allow_anonymous=settings.allow_anonymous,
@@ -57,6 +59,12 @@ class Security:
         self.audit: AuditTrail | None = None
         self.accounts: Accounts
         self.quotas: Quotas
+
+    def _role_used_by(self, role: str) -> str | None:
+        user, topic = self.users.having(role), self.acls.naming(role)
+        if user is not None:
+            return f'user "{user}"'
+        return None if topic is None else f'the ACL of "{topic}"'
 
     def machines(self) -> Mapping[str, StateMachine]:
         return {USERS: self.users, ROLES: self.roles, ACLS: self.acls}

@@ -9,19 +9,16 @@ the disk is read beside the loop.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from braidmq.base.clock import Clock
 from braidmq.base.errors import BraidError
+from braidmq.broker.pace import Pace
 from braidmq.broker.topics import Topic
 from braidmq.log.partition import PartitionLog
 from braidmq.log.time_lookup import timestamp_at
-
-_STEPS: Final = 500
 
 LogOf = Callable[[Topic, int], PartitionLog]
 OffLoop = Callable[[Callable[[], None]], Awaitable[None]]
@@ -72,11 +69,11 @@ class LagReader:
         found = await self._timestamp(log, committed)
         return self._lag(log, committed, None if found is None else found[0])
 
-    async def groups(self, groups: Collection[tuple[Topic, str, Mapping[int, int]]]) -> list[GroupLag]:
+    async def groups(self, groups: Iterable[tuple[Topic, str, Mapping[int, int]]]) -> list[GroupLag]:
         """The lag of each group, given as topic, name and committed offsets; those of topics that go meanwhile are left out."""
         places: list[tuple[Topic, str, list[tuple[PartitionLog, int]]]] = []
         wanted: dict[PartitionLog, set[int]] = {}
-        pace = _Pace()
+        pace = Pace()
         for topic, group, offsets in groups:
             await pace.step(topic.partitions)
             if not self._is_live(topic):
@@ -104,7 +101,7 @@ class LagReader:
         age_ms = 0 if stamp is None else max(0, self._clock.now_ms() - stamp)
         return PartitionLag(log.partition, committed, latest, latest - committed, age_ms)
 
-    async def _timestamps(self, log: PartitionLog, offsets: list[int], pace: _Pace) -> dict[int, int]:
+    async def _timestamps(self, log: PartitionLog, offsets: list[int], pace: Pace) -> dict[int, int]:
         """The timestamps at these offsets, as far as they can be told. Going up, neighbours are found in the same batch."""
         stamps: dict[int, int] = {}
         stamp, until = 0, -1
@@ -134,16 +131,3 @@ class LagReader:
                 return found
             await self._off_loop(found.warm_up)
         raise AssertionError("a read that may wait always answers")
-
-
-class _Pace:
-    """Lets the loop serve others every so many steps."""
-
-    def __init__(self) -> None:
-        self._steps = 0
-
-    async def step(self, steps: int = 1) -> None:
-        self._steps += steps
-        if self._steps >= _STEPS:
-            self._steps = 0
-            await asyncio.sleep(0)

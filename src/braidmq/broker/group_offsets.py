@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from braidmq.base import limits
+from braidmq.base.json_pieces import Deferred
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -141,8 +142,9 @@ class GroupOffsets:
     # --- snapshots
 
     def snapshot(self) -> Any:
+        groups = [(place, offsets.copy()) for place, offsets in self._groups.items()]
         return {
-            "groups": [[topic_id, group, list(offsets.items())] for (topic_id, group), offsets in self._groups.items()],
+            "groups": Deferred(lambda: ([*place, list(offsets.items())] for place, offsets in groups)),
             "transactions": list(self._transactions),
             "generations": self.generations,
         }

@@ -9,8 +9,10 @@ topics.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from braidmq.base import limits
@@ -86,6 +88,16 @@ class GroupCoordinator:
             raise BraidError("PARTITION_NOT_FOUND", partition=partition)
         return topic
 
+    def is_new(self, topic: str, group: str) -> bool:
+        """Whether there is the topic, and no such group on it."""
+        found = self._topics.get(topic)
+        return found is not None and not self._exists(found, group)
+
+    def position(self, topic: str, group: str, partition: int) -> int | None:
+        """What the group committed in a partition; None for nothing, whatever the reason."""
+        found = self._topics.get(topic)
+        return None if found is None else self._offsets.committed(found.id, group, partition)
+
     def _exists(self, topic: Topic, group: str) -> bool:
         known = self._offsets.has(topic.id, group) or self._subscribers.has(topic.id, group)
         return known or bool(self.members.readers(topic.name, group))
@@ -105,13 +117,21 @@ class GroupCoordinator:
             raise BraidError("GROUP_NOT_FOUND", topic=name, group=group)
         return found
 
-    def _all(self) -> list[tuple[Topic, str]]:
-        """Every group, by topic and name."""
-        keys = {*self._offsets.all(), *self._subscribers.all()}
+    def _all(self) -> Iterator[tuple[Topic, str]]:
+        """Every group, by topic and name. Whoever asks for them one by one leaves out what goes meanwhile."""
+        names: dict[int, set[str]] = {}
+        for topic_id, group in chain(self._offsets.all(), self._subscribers.all()):
+            names.setdefault(topic_id, set()).add(group)
         for shared in self.members.all():
-            keys.update((topic.id, shared.name) for topic in map(self._topics.get, shared.topics()) if topic is not None)
-        found = [(topic, group) for topic_id, group in keys if (topic := self._topics.by_id(topic_id)) is not None]
-        return sorted(found, key=lambda pair: (pair[0].name, pair[1]))
+            for topic in map(self._topics.get, shared.topics()):
+                if topic is not None:
+                    names.setdefault(topic.id, set()).add(shared.name)
+        topics = [(topic.name, topic) for topic in map(self._topics.by_id, names) if topic is not None]
+        topics.sort(key=itemgetter(0))
+        for _, topic in topics:
+            for group in sorted(names[topic.id]):
+                if self._is_live(topic) and self._exists(topic, group):
+                    yield topic, group
 
     # --- asking
 
@@ -125,9 +145,9 @@ class GroupCoordinator:
         """One group; the empty topic means the first in name order that has it."""
         return self._info(self._topics_of(topic, group)[0], group)
 
-    def list_groups(self) -> list[GroupInfo]:
-        """Every group on every topic, in that order."""
-        return [self._info(topic, group) for topic, group in self._all()]
+    def each_group(self) -> Iterator[GroupInfo]:
+        """Every group on every topic, in that order. There may be a million: let others have their turn between them."""
+        return (self._info(topic, group) for topic, group in self._all())
 
     def topics_of(self, group: str) -> list[str]:
         """The topics on which there is a group of that name, in order."""
@@ -160,7 +180,7 @@ class GroupCoordinator:
     async def lags(self) -> list[GroupLag]:
         """Every group on every topic."""
         return await self._lags.groups(
-            [(topic, group, dict(self._offsets.offsets(topic.id, group))) for topic, group in self._all()]
+            (topic, group, dict(self._offsets.offsets(topic.id, group))) for topic, group in self._all()
         )
 
     # --- published clients: a connection subscribes

@@ -22,6 +22,7 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.disk import AppendFile, Disk
 from braidmq.base.errors import BraidError
+from braidmq.base.json_pieces import json_pieces
 from braidmq.log.commit import GroupCommit
 from braidmq.log.partition import PartitionLog
 from braidmq.log.partition_reads import Cold
@@ -33,10 +34,16 @@ _READ_BYTES: Final = 4 * limits.MIB
 logger = logging.getLogger("braidmq.journal")
 
 
+RunBeside = Callable[[Callable[[], None]], Awaitable[None]]
+
+
 class StateMachine(Protocol):
     def apply(self, command: list[Any]) -> Any: ...
 
-    def snapshot(self) -> Any: ...
+    def snapshot(self) -> Any:
+        """The state as something that JSON can hold, and that no later command changes. It is made on the loop: parts that take
+        long to write out may be `Deferred`."""
+        ...
 
     def restore(self, document: Any) -> None: ...
 
@@ -50,6 +57,7 @@ class Journal:
         self._applied = 0
         """Offset after the last applied command."""
         self._snapshot_at = 0
+        self._saving: asyncio.Task[None] | None = None
 
     async def submit(self, command: list[Any]) -> Any:
         """Make `command` durable, apply it, and return what the state machine answers (or raise what it raises)."""
@@ -148,8 +156,20 @@ class Journal:
             self._write_snapshot(offset, self._machine.snapshot(), self._log.unsynced_files())
             self._let_go(offset)
 
-    async def save_snapshot_beside(self, run: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
-        """As `save_snapshot`, for large states: encoding and writing happen where `run` runs them, beside the loop."""
+    async def save_snapshot_beside(self, run: RunBeside) -> None:
+        """As `save_snapshot`, while clients are served: encoding and writing happen where `run` runs them, beside the loop."""
+        if self._saving is None:
+            self._saving = asyncio.create_task(self._save_beside(run))
+            self._saving.add_done_callback(self._saved)
+        # Whoever waits may go away; what is being written must not meet another one that is written.
+        await asyncio.shield(self._saving)
+
+    def _saved(self, task: asyncio.Task[None]) -> None:
+        self._saving = None
+        if not task.cancelled() and task.exception() is not None:
+            logger.info("a snapshot was not written: %s", task.exception())
+
+    async def _save_beside(self, run: RunBeside) -> None:
         if self._applied != self._snapshot_at:
             offset = self._applied
             await run(partial(self._write_snapshot, offset, self._machine.snapshot(), self._log.unsynced_files()))
@@ -157,8 +177,7 @@ class Journal:
 
     def _write_snapshot(self, offset: int, state: Any, files: list[AppendFile]) -> None:
         document = {"offset": offset, "state": state}
-        # A part of a state that is costly to write out may be anything whose `str` is what to write.
-        body = json.dumps(document, separators=(",", ":"), ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
+        body = b"".join(piece.encode("utf-8", "surrogatepass") for piece in json_pieces(document))
         directory = self._log.directory
         self._disk.make_directory(directory)
         # A snapshot must not know more than the log: offsets would begin below it after a loss of power.

@@ -1,4 +1,5 @@
-"""What must be remembered of dead letters: which were replayed or purged, how often records failed, what expired so far.
+"""What must be remembered of dead letters: which were replayed or purged, how often records failed, what expired so far, and which
+records of a producer's newest batch were refused.
 
 Letters themselves are records of ordinary topics (`<topic>.dlq`). A letter that was replayed stays there until retention
 takes it, so its offset is kept here, in runs: replaying a whole topic leaves one run. This is part of a state machine:
@@ -8,7 +9,7 @@ nothing here depends on time or chance.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from braidmq.base import limits
@@ -59,13 +60,17 @@ class Failure:
     attempts: int
     first_ms: int
     last_ms: int
+    token: int = 0
+    """What the last report of it was called; 0 where nobody gave it a name."""
 
 
 _Place = tuple[int, str, int, int]
 
 
 class LetterTable:
-    def __init__(self, failures_remembered: int = limits.FAILURES_REMEMBERED) -> None:
+    def __init__(
+        self, failures_remembered: int = limits.FAILURES_REMEMBERED, refusals_remembered: int = limits.REFUSALS_REMEMBERED
+    ) -> None:
         self._gone: dict[tuple[int, int], Runs] = {}
         """(dead-letter topic, partition) to the offsets that are no letters any more."""
         self._failures: dict[_Place, Failure] = {}
@@ -73,6 +78,10 @@ class LetterTable:
         self._failures_remembered = failures_remembered
         self._expired: dict[tuple[int, int], tuple[int, int]] = {}
         """(topic, partition) to (expiry, offset): what expired up to there is a dead letter."""
+        self._refused: dict[tuple[int, int, int, int], tuple[int, int]] = {}
+        """(topic, partition, producer, epoch) to (sequence of its newest batch that was refused in part, how many records of
+        it were dealt with); the one that was refused longest ago first."""
+        self._refusals_remembered = refusals_remembered
 
     # --- letters
 
@@ -95,11 +104,12 @@ class LetterTable:
     def failure(self, topic_id: int, group: str, partition: int, offset: int) -> Failure | None:
         return self._failures.get((topic_id, group, partition, offset))
 
-    def fail(self, topic_id: int, group: str, partition: int, offset: int, now_ms: int) -> Failure:
+    def fail(self, topic_id: int, group: str, partition: int, offset: int, now_ms: int, token: int = 0) -> Failure:
+        """Count a failure, unless it is the last one reported again."""
         place = (topic_id, group, partition, offset)
         known = self._failures.pop(place, None) or Failure(0, now_ms, now_ms)
-        if known.attempts != BURIED:
-            known = Failure(known.attempts + 1, known.first_ms, now_ms)
+        if known.attempts != BURIED and (not token or known.token != token):
+            known = Failure(known.attempts + 1, known.first_ms, now_ms, token)
         self._failures[place] = known
         if len(self._failures) > self._failures_remembered:
             del self._failures[next(iter(self._failures))]
@@ -111,13 +121,18 @@ class LetterTable:
         known = self._failures.get(place)
         if known is None or known.attempts == BURIED:
             return False
-        self._failures[place] = Failure(BURIED, known.first_ms, known.last_ms)
+        self._failures[place] = replace(known, attempts=BURIED)
         return True
 
     # --- expired records
 
     def expired_to(self, topic_id: int, partition: int) -> tuple[int, int]:
         return self._expired.get((topic_id, partition), (0, -1))
+
+    @property
+    def latest_expiry_ms(self) -> int:
+        """The latest expiry of anything that became a letter; 0 without any."""
+        return max((expiry_ms for expiry_ms, _ in self._expired.values()), default=0)
 
     def expire(self, topic_id: int, partition: int, expiry_ms: int, offset: int) -> bool:
         """Move on to (expiry, offset); False when that was reached before."""
@@ -126,8 +141,29 @@ class LetterTable:
         self._expired[topic_id, partition] = (expiry_ms, offset)
         return True
 
+    # --- records of batches that were refused
+
+    def refused_of(self, topic_id: int, partition: int, producer_id: int, epoch: int, sequence: int) -> int:
+        """How many records of a producer's batch were dealt with: those of them that do not fit are dead letters."""
+        known, records = self._refused.get((topic_id, partition, producer_id, epoch), (-1, 0))
+        return records if known == sequence else 0
+
+    def refuse(self, topic_id: int, partition: int, producer_id: int, epoch: int, sequence: int, records: int) -> bool:
+        """Deal with a batch up to `records`; False when that was reached before. Without a producer nobody can tell."""
+        if producer_id < 0:
+            return True
+        if self.refused_of(topic_id, partition, producer_id, epoch, sequence) >= records:
+            return False
+        place = (topic_id, partition, producer_id, epoch)
+        self._refused.pop(place, None)
+        self._refused[place] = (sequence, records)
+        if len(self._refused) > self._refusals_remembered:
+            del self._refused[next(iter(self._refused))]
+        return True
+
     def forget_topic(self, topic_id: int) -> None:
-        for table in (self._gone, self._expired):
+        tables: tuple[dict[Any, Any], ...] = (self._gone, self._expired, self._refused)
+        for table in tables:
             for key in [key for key in table if key[0] == topic_id]:
                 del table[key]
         for place in [place for place in self._failures if place[0] == topic_id]:
@@ -138,11 +174,13 @@ class LetterTable:
     def snapshot(self) -> Any:
         return {
             "gone": [[*key, runs.runs()] for key, runs in self._gone.items()],
-            "failures": [[*place, f.attempts, f.first_ms, f.last_ms] for place, f in self._failures.items()],
+            "failures": [[*place, f.attempts, f.first_ms, f.last_ms, f.token] for place, f in self._failures.items()],
             "expired": [[*key, *place] for key, place in self._expired.items()],
+            "refused": [[*key, *upto] for key, upto in self._refused.items()],
         }
 
     def restore(self, document: Any) -> None:
         self._gone = {(topic_id, partition): Runs(runs) for topic_id, partition, runs in document["gone"]}
         self._failures = {(row[0], row[1], row[2], row[3]): Failure(*row[4:]) for row in document["failures"]}
         self._expired = {(topic_id, partition): (expiry, offset) for topic_id, partition, expiry, offset in document["expired"]}
+        self._refused = {(row[0], row[1], row[2], row[3]): (row[4], row[5]) for row in document["refused"]}

@@ -1,4 +1,4 @@
-"""The optional filter of FETCH: which records a reader wants.
+"""The optional filter of FETCH, and of replaying dead letters: which records somebody wants.
 
 A record matches when any test does: `$.a.b` asks whether a JSON object has that path; any filter is tried as a
 case-insensitive substring of key or value; and, unless it is a path, as a regular expression. Expressions run in RE2, whose

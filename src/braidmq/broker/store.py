@@ -5,6 +5,7 @@
     ENCRYPTION        proofs of the keys that something here is encrypted with, see `braidmq.base.key_ring`
     CLEAN             there after an orderly stop only: the checkpoint describes every partition exactly
     checkpoint        see `braidmq.log.checkpoint`
+    clock             see `braidmq.broker.time_file`
     internal/NAME/    journals of the broker's own state, each a partition with snapshots
     topics/ID/N/      partition N of the topic with that id
 
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from braidmq.base.disk import AppendFile, Disk, Lock
@@ -33,6 +35,16 @@ from braidmq.log.segment import Segment
 _FORMAT: Final = 1
 
 logger = logging.getLogger("braidmq.store")
+
+
+@dataclass(slots=True)
+class CheckpointDraft:
+    """What a checkpoint needs before it may be saved."""
+
+    changed: list[PartitionLog] = field(default_factory=list)
+    files: set[AppendFile] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    """Directories."""
 
 
 class LogStore:
@@ -99,12 +111,13 @@ class LogStore:
 
     def close(self) -> None:
         """Close everything and say that the stop was orderly. All files must have been synced."""
-        checkpoint = self.checkpoint()
+        for name, log in self._open.items():
+            self._take_down(name, log)
         for log in self._open.values():
             log.close()
             for name in sorted(log.take_names_to_sync()):
                 self._disk.sync_directory(name)
-        self._save(checkpoint)
+        self._save(self.drafted())
         self._disk.write_file(f"{self.data_dir}/CLEAN", b"")
         self._disk.sync_directory(self.data_dir)
         self.abandon()
@@ -227,24 +240,36 @@ class LogStore:
             files.update(log.unsynced_files())
         return files
 
-    def unsynced_names(self) -> set[str]:
-        """Directories of which the same holds."""
-        names: set[str] = set()
-        for log in self.changed_since_checkpoint():
-            names |= log.names_for_checkpoint()
-        return names
+    def draft_checkpoint(self, draft: CheckpointDraft) -> Iterator[None]:
+        """Take down where every partition that changed stands now, one at a time; then `drafted` is the checkpoint.
 
-    def checkpoint(self) -> Checkpoint:
-        """Where every partition stands now. To be saved only after the files that were unsynced now have been synced."""
-        for name, log in self._open.items():
-            self._saved[name] = (log.log_end, log.high_watermark)
-            place = log.durable_place()
-            if place is not None:
-                segment, position, offset = place
-                self._known[name] = PartitionCheckpoint(segment, position, offset, log.producers.dump(offset))
-            else:
-                self._known.pop(name, None)
+        Others may run in between: of each partition the place and the files that must be synced for it belong together.
+        """
+        for name, log in list(self._open.items()):
+            yield
+            if self._open.get(name) is not log:
+                continue
+            if self._saved.get(name) != (log.log_end, log.high_watermark):
+                draft.changed.append(log)
+                draft.files.update(log.unsynced_files())
+                draft.names |= log.names_for_checkpoint()
+                self._take_down(name, log)
+            elif log.expiry_cursor is not None and name in self._known:
+                self._known[name].expiring = log.expiry_cursor.dump()
+
+    def drafted(self) -> Checkpoint:
+        """Where every partition stands. To be saved only after the files of the draft have been synced."""
         return Checkpoint(dict(self._known))
+
+    def _take_down(self, name: str, log: PartitionLog) -> None:
+        self._saved[name] = (log.log_end, log.high_watermark)
+        place = log.durable_place()
+        if place is None:
+            self._known.pop(name, None)
+            return
+        segment, position, offset = place
+        cursor = log.expiry_cursor.dump() if log.expiry_cursor is not None else []
+        self._known[name] = PartitionCheckpoint(segment, position, offset, log.producers.dump(offset), cursor)
 
     def save(self, checkpoint: Checkpoint, job: SyncJob) -> None:
         """Sync, then write the checkpoint unless something failed. Blocks: call it off the loop."""
@@ -264,20 +289,30 @@ class LogStore:
 
     # --- retention
 
-    def apply_retention(self, now_ms: int) -> list[Segment]:
+    def opened_names(self) -> list[str]:
+        """The partitions that are open, for `apply_retention`."""
+        return list(self._open)
+
+    def needed_index(self, name: str) -> Segment | None:
+        """The segment whose age retention has to know first; None when it does, or need not."""
+        log = self._open.get(name)
+        return None if log is None or not name.startswith("topics/") else log.segment_of_unknown_age()
+
+    def apply_retention(self, name: str, now_ms: int) -> list[Segment]:
         """Let go of segments past their topic's limits; returns them, for their files to be removed off the loop."""
-        dropped: list[Segment] = []
-        for name, log in list(self._open.items()):
-            log.forget_maps()
-            if not name.startswith("topics/") or log.failure is not None:
-                continue
-            log.roll_if_old(now_ms)
-            expired = log.expired_segments(now_ms)
-            if expired:
-                logger.info("retention removes %d segments of %s/%d", len(expired), log.topic, log.partition)
-                log.drop_segments(expired)
-                dropped += expired
-        return dropped
+        log = self._open.get(name)
+        if log is None:
+            return []
+        log.forget_maps()
+        # Journals let go for themselves.
+        if not name.startswith("topics/") or log.failure is not None:
+            return []
+        log.roll_if_old(now_ms)
+        expired = log.expired_segments(now_ms)
+        if expired:
+            logger.info("retention removes %d segments of %s/%d", len(expired), log.topic, log.partition)
+            log.drop_segments(expired)
+        return expired
 
     def open_partitions(self) -> list[PartitionLog]:
         return list(self._open.values())

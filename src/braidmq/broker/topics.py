@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from braidmq.base import compression, limits
 from braidmq.base.errors import BraidError
+from braidmq.base.json_pieces import Deferred
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
 
@@ -180,12 +181,16 @@ class TopicTable:
     # --- snapshots
 
     def snapshot(self) -> Any:
+        # Of a topic only its properties change, and there the dict stays: it is copied.
+        topics = [(topic, topic.properties.copy()) for topic in self._by_name.values()]
         return {
             "next_id": self.next_id,
             "next_partition": self._next_partition,
-            "topics": [
-                [t.name, t.id, t.partitions, t.created_ms, t.properties, t.first_partition] for t in self._by_name.values()
-            ],
+            "topics": Deferred(
+                lambda: (
+                    [t.name, t.id, t.partitions, t.created_ms, properties, t.first_partition] for t, properties in topics
+                )
+            ),
         }
 
     def restore(self, document: Any) -> None:

@@ -14,24 +14,27 @@ written fails the commit.
 
 A producer may have a name, its *transactional id*. Beginning under a name without an epoch takes the name over: what an
 earlier instance has open is aborted, and whatever that instance tries from then on is refused, also after a restart. The
-epoch that `begin` returns lets the new instance go on under its name without taking it over again.
+epoch that `begin` returns lets the new instance go on under its name without taking it over again: one that was replaced and
+does not know it yet is refused when it begins, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.broker.features import BROKER
 from braidmq.broker.names import check_group, check_topic
 from braidmq.broker.topics import Topic
 from braidmq.broker.work import Draft
 from braidmq.broker.work_table import Work, number_in
+from braidmq.security.accounts import Caller
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -87,6 +90,8 @@ class Transactions:
         """The last that did not commit here; those that did are in the table of the work, which survives."""
         self._by_name: dict[str, Transaction] = {}
         self._by_owner: dict[object, set[Transaction]] = {}
+        self.on_abort: Callable[[Transaction, str], None] = lambda transaction, why: None
+        """Told of every transaction that ends although its owner did not ask for it, and why."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -126,8 +131,12 @@ class Transactions:
     async def _claim(self, name: str, number: int, epoch: int | None) -> int:
         """Make sure that nobody newer has the name, and end what it has open; returns the epoch."""
         table = self._broker.work.table
-        if epoch is None:
-            epoch = number
+        if epoch is not None and epoch >= number:
+            # It would fence everybody for ever who comes by the next numbers.
+            raise BraidError("INVALID_ARGUMENT", reason=f"epoch {epoch} was never given to a producer")
+        epoch = number if epoch is None else epoch
+        if table.producers.get(name, -1) < epoch:
+            # A take-over, or a name that was forgotten meanwhile.
             await self._broker.work.journal.submit(["producer", name, epoch])
         while True:
             current = table.producers.get(name, epoch)
@@ -139,7 +148,7 @@ class Transactions:
             # What is being decided comes to its end first.
             await asyncio.wait([earlier.committing])
         if earlier is not None and self.get(earlier.id).state == "active":
-            self._end(earlier, "aborted" if earlier.epoch == epoch else "fenced")
+            self._end(earlier, "aborted" if earlier.epoch == epoch else "fenced", "fenced")
         return epoch
 
     # --- while it is active
@@ -152,7 +161,7 @@ class Transactions:
             raise BraidError("TRANSACTION_NOT_FOUND", id=transaction_id)
         if transaction.state == "active" and self._broker.clock.monotonic() >= transaction.deadline_s:
             logger.info("%s timed out", transaction.id)
-            self._end(transaction, "aborted")
+            self._end(transaction, "aborted", "time-out")
         return transaction
 
     def _active(self, transaction_id: str) -> Transaction:
@@ -171,12 +180,12 @@ class Transactions:
 
     async def produce(
         self, transaction_id: str, topic: str, key: bytes, value: bytes, *, partition: int = -1, attrs: bytes = b"",
-        partitions_of_new: int | None = None,
+        partitions_of_new: int | None = None, by: Caller = BROKER,
     ) -> int:
-        """Add a record; returns the time. Nobody sees it before the commit."""
+        """Add a record; returns the time. Nobody sees it before the commit. `by` makes the topic where it is missing."""
         self._active(transaction_id)
         check_topic(topic)
-        known = await self._broker.auto_create(topic, partitions_of_new)
+        known = await self._broker.auto_create(topic, partitions_of_new, by)
         if partition >= known.partitions:
             raise BraidError("PARTITION_NOT_FOUND", partition=partition)
         transaction = self._active(transaction_id)
@@ -278,11 +287,11 @@ class Transactions:
         if transaction.state == "committed":
             self._forget(transaction)
         elif isinstance(error, BraidError) and error.code == "FENCED_PRODUCER":
-            self._end(transaction, "fenced")
+            self._end(transaction, "fenced", "fenced")
         elif transaction.state == "committing":
             transaction.state = "active"
             if transaction.abandoned or transaction.draft.fault is not None:
-                self._end(transaction, "aborted")
+                self._end(transaction, "aborted", "disconnect" if transaction.abandoned else "storage")
 
     # --- abort
 
@@ -306,7 +315,7 @@ class Transactions:
         """Abort what a connection has open: it is gone."""
         for transaction in list(self._by_owner.get(owner, ())):
             if transaction.state == "active":
-                self._end(transaction, "aborted")
+                self._end(transaction, "aborted", "disconnect")
             else:
                 transaction.abandoned = True
 
@@ -315,10 +324,13 @@ class Transactions:
         now_s = self._broker.clock.monotonic()
         for transaction in [known for known in self._open.values() if known.state == "active" and now_s >= known.deadline_s]:
             logger.info("%s timed out", transaction.id)
-            self._end(transaction, "aborted")
+            self._end(transaction, "aborted", "time-out")
 
-    def _end(self, transaction: Transaction, state: State) -> None:
+    def _end(self, transaction: Transaction, state: State, why: str = "") -> None:
+        """`why` is empty for what its owner, or an administrator, asked for."""
         transaction.state = state
+        if why:
+            self.on_abort(transaction, why)
         self._broker.work.let_go(transaction.number)
         self._forget(transaction)
         transaction.records = []

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.broker.delayed_moving import move_survivors
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.journal import Journal
 from braidmq.broker.staging import SEGMENT_BYTES, Staged, Staging
@@ -123,6 +124,10 @@ class WorkEngine:
         for work in list(self.table.work.values()):
             if work.number not in self._running and self._retries.get(work.number, (0.0, 0.0))[0] <= now_s:
                 await self._try(work)
+        try:
+            await move_survivors(self._broker)
+        except BraidError as error:
+            logger.error("delayed messages could not be staged anew: %s", error)
         segments = self.staging.release(min(self._held.values(), default=self.staging.log.log_end))
         waiting = [ref for ref in (self.table.delayed.lowest_ref, *self._delayed_refs()) if ref is not None]
         segments += self.delayed.release(min(waiting, default=self.delayed.log.log_end))

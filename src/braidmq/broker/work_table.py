@@ -8,13 +8,15 @@ record's failures) is used up by the same command, so nothing can be used twice 
     reserve N                                        numbers below N may be in use
     producer ID EPOCH                                an instance of a transactional producer took over
     commit NUMBER ID EPOCH TARGETS OFFSETS           a transaction is committed
-    delay NUMBER DUE REF                             a message waits for its time
+    delay NUMBER DUE REF SIZE                        a message waits for its time
+    move [NUMBER REF]...                             messages that wait are staged somewhere else now
     cancel NUMBER                                    it does not any more
     deliver NUMBER [TOPIC PARTITION [NUMBER...]]...  delayed messages go to their topics
     give_up NUMBER DELAYED TARGETS                   a delayed message that cannot be delivered becomes a dead letter
-    fail TOPIC GROUP PARTITION OFFSET TIME           a record could not be processed
+    fail TOPIC GROUP PARTITION OFFSET TIME TOKEN     a record could not be processed
     bury NUMBER TOPIC GROUP PARTITION OFFSET TARGETS and becomes a dead letter
     expire NUMBER TOPIC PARTITION EXPIRY OFFSET TARGETS    expired records become dead letters
+    refuse NUMBER TOPIC PARTITION PRODUCER EPOCH SEQUENCE RECORDS TARGETS  records of a batch become dead letters
     replay NUMBER TOPIC [PARTITION OFFSET TOPIC PARTITION REF]...   dead letters go back where they came from
     purge TOPIC PARTITION OFFSET                     letters below the offset are none any more
     done NUMBER                                      the work is in its partitions
@@ -73,8 +75,8 @@ class WorkTable:
     def apply(self, command: list[Any]) -> Any:
         """Carry out one command. Decisions return the work, None when there is nothing left to do."""
         match command:
-            case ["delay", int(number), int(due_ms), int(ref)]:
-                self.delayed.add(number, due_ms, ref)
+            case ["delay", int(number), int(due_ms), int(ref), int(size)]:
+                self.delayed.add(number, due_ms, ref, size)
             case ["done", int(number)]:
                 self.work.pop(number, None)
             case ["reserve", int(upto)]:
@@ -85,15 +87,19 @@ class WorkTable:
                 return self._deliver(number, targets)
             case ["cancel", int(number)]:
                 return self.delayed.remove(number) is not None
+            case ["move", list(moves)]:
+                return sum(self.delayed.move(number, ref) for number, ref in moves)
             case ["give_up", int(number), int(delayed), list(targets)]:
                 return None if self.delayed.remove(delayed) is None else self._decide(number, targets)
-            case ["fail", int(topic_id), str(group), int(partition), int(offset), int(now_ms)]:
-                failure: Failure = self.letters.fail(topic_id, group, partition, offset, now_ms)
+            case ["fail", int(topic_id), str(group), int(partition), int(offset), int(now_ms), int(token)]:
+                failure: Failure = self.letters.fail(topic_id, group, partition, offset, now_ms, token)
                 return failure
             case ["bury", int(number), int(topic_id), str(group), int(partition), int(offset), list(targets)]:
                 return self._decide(number, targets) if self.letters.bury(topic_id, group, partition, offset) else None
             case ["expire", int(number), int(topic_id), int(partition), int(expiry_ms), int(offset), list(targets)]:
                 return self._decide(number, targets) if self.letters.expire(topic_id, partition, expiry_ms, offset) else None
+            case ["refuse", int(number), *batch, list(targets)]:
+                return self._decide(number, targets) if self.letters.refuse(*batch) else None
             case ["replay", int(number), int(topic_id), list(letters)]:
                 return self._replay(number, topic_id, letters)
             case ["purge", int(topic_id), int(partition), int(offset)]:

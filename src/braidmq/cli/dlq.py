@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.cli.confirm import add_removal_options, confirmed
 from braidmq.cli.connection import add_server_options, open_client
 from braidmq.cli.exits import Exit
 from braidmq.cli.parser import Subparsers, add_group, add_output_option, add_verb
+
+if TYPE_CHECKING:
+    from braidmq.client.sync import Client
 
 SHOWN_CHARACTERS: Final = 60
 LISTED_MAX: Final = 1000
@@ -33,11 +36,11 @@ def register(commands: Subparsers) -> None:
 
     retry = add_verb(
         group, "retry", "Send dead letters back to their topic, each once.", run_retry,
-        "Name some, say what they contain, or ask for all. Asks first when run on a terminal.",
+        "Name some, say what they match, or ask for all. Asks first when run on a terminal.",
     )  # fmt: skip
     retry.add_argument("topic", metavar="TOPIC", help="topic that the records came from")
     retry.add_argument("ids", metavar="ID", nargs="*", help="id of a dead letter")
-    retry.add_argument("--matching", default="", metavar="TEXT", help="those whose reason, error, key or value contains this")
+    retry.add_argument("--matching", default="", metavar="FILTER", help="those whose reason, error, key or value it matches")
     retry.add_argument("--all", action="store_true", help="all of them")
     retry.add_argument("--max", type=int, default=0, metavar="N", help="with --matching or --all: at most so many")
     add_removal_options(retry, "sent back")
@@ -109,11 +112,9 @@ def run_retry(args: argparse.Namespace) -> int:
     what = f"{len(args.ids)} dead letters" if args.ids else "all dead letters" if args.all else "matching dead letters"
     with open_client(args) as client:
         if args.dry_run:
-            listed = {letter.id for letter in client.dlq.ls(args.topic)}
-            missing = next((letter for letter in args.ids if letter not in listed), None)
-            if missing is not None:
-                raise BraidError("MESSAGE_NOT_FOUND", id=missing)
-            note(f"would send {what} back to {printable(args.topic)}, which has {len(listed)}")
+            for letter in args.ids:
+                client.dlq.find(args.topic, letter)
+            note(f"would send {what} back to {printable(args.topic)}, which has {_counted(client, args.topic)}")
             return Exit.OK
         if not confirmed(args, f"send {what} back to {printable(args.topic)}"):
             return Exit.FAILED
@@ -122,12 +123,16 @@ def run_retry(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
+def _counted(client: Client, topic: str) -> str:
+    count = len(client.dlq.ls(topic, LISTED_MAX))
+    return str(count) if count < LISTED_MAX else f"{count} or more"
+
+
 def run_purge(args: argparse.Namespace) -> int:
     from braidmq.cli.output import note, printable
 
     with open_client(args) as client:
-        count = len(client.dlq.ls(args.topic, LISTED_MAX))
-        shown = f"{count} dead letters" if count < LISTED_MAX else f"{count} or more dead letters"
+        shown = f"{_counted(client, args.topic)} dead letters"
         if not args.dry_run:
             if not confirmed(args, f"delete {shown} of {printable(args.topic)}"):
                 return Exit.FAILED

@@ -112,6 +112,7 @@ def run_lag(args: argparse.Namespace) -> int:
                 if left == 0:
                     return Exit.OK
             interrupts.waiting = True
+            interrupts.check()
             time.sleep(interval_s or 0)
             interrupts.waiting = False
 

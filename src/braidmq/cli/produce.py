@@ -4,8 +4,8 @@ Messages go through the client's producer: batched, in order for each partition,
 at the first message the broker refuses; what was acknowledged before is counted, and the status is not 0. Ctrl-C waits for what was
 sent already and counts it as well.
 
-`--via` sends them by another protocol of the broker (`via.py`). With `--schema`, `--delay` or `--ttl` each message is a request
-of its own and waits for its answer, and is never sent twice.
+`--via` sends them by another protocol of the broker (`via.py`). With `--schema` or `--delay` each message is a request of its own
+and waits for its answer, and is never sent twice.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.via == "flymq" and sum(what is not None for what in (args.schema, args.delay, args.ttl)) + bool(args.header) > 1:
         raise BraidError("INVALID_ARGUMENT", reason="--schema, --delay, --ttl and --header exclude each other")
     delay_ms = None if args.delay is None else round(duration_option(args.delay, "--delay") * 1000)
-    ttl_ms = None if args.ttl is None else round(duration_option(args.ttl, "--ttl") * 1000)
+    ttl_ms = 0 if args.ttl is None else round(duration_option(args.ttl, "--ttl") * 1000)
     if sum(map(bool, (args.values, args.file, args.whole_file))) > 1:
         raise BraidError(
             "INVALID_ARGUMENT", reason="take messages from arguments, --file or --whole-file, not from several of them"
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sender(
-    args: argparse.Namespace, connections: ExitStack, headers: dict[str, bytes], delay_ms: int | None, ttl_ms: int | None,
+    args: argparse.Namespace, connections: ExitStack, headers: dict[str, bytes], delay_ms: int | None, ttl_ms: int,
     total: int | None,
 ) -> Sender:  # fmt: skip
     """Connect, as the arguments say; `connections` closes what was opened."""
@@ -124,10 +124,10 @@ def _sender(
         refuse(args, partition=None, schema=None, delay=None, ttl=None, header=[])
         return FqSender(connections.enter_context(open_fq(args)), args.topic, total)
     client = connections.enter_context(open_client(args))
-    if args.schema is None and delay_ms is None and ttl_ms is None:
+    if args.schema is None and delay_ms is None:
         timeout_s = None if args.timeout is None else duration_option(args.timeout, "--timeout")
-        return BatchSender(client.producer(delivery_timeout_s=timeout_s), args.topic, args.partition, headers, total)
-    return SingleSender(client, args.topic, args.partition, args.schema, delay_ms, ttl_ms, total)
+        return BatchSender(client.producer(delivery_timeout_s=timeout_s), args.topic, args.partition, headers, ttl_ms, total)
+    return SingleSender(client, args.topic, args.partition, args.schema, delay_ms, total)
 
 
 def _values(args: argparse.Namespace) -> Iterator[bytes]:

@@ -47,21 +47,19 @@ class SingleSender(Sender):
     """One request a message."""
 
     def __init__(
-        self, client: Client, topic: str, partition: int | None, schema: str | None, delay_ms: int | None, ttl_ms: int | None,
-        total: int | None,
-    ) -> None:  # fmt: skip
+        self, client: Client, topic: str, partition: int | None, schema: str | None, delay_ms: int | None, total: int | None
+    ) -> None:
         super().__init__(topic, partition, total)
         self._client = client
         self._schema = schema
         self._delay_ms = delay_ms
-        self._ttl_ms = ttl_ms
 
     def send(self, message: Message) -> None:
         self.sent += 1
         try:
             self.last = self._client.produce(
                 self._topic, message.value, key=message.key, partition=self._partition, schema=self._schema,
-                delay_ms=self._delay_ms, ttl_ms=self._ttl_ms,
+                delay_ms=self._delay_ms,
             )  # fmt: skip
         except BraidError as fault:
             self.fault = fault
@@ -75,16 +73,20 @@ class SingleSender(Sender):
 class BatchSender(Sender):
     """Batches, through a producer."""
 
-    def __init__(self, producer: Producer, topic: str, partition: int | None, headers: dict[str, bytes], total: int | None) -> None:
+    def __init__(
+        self, producer: Producer, topic: str, partition: int | None, headers: dict[str, bytes], ttl_ms: int, total: int | None
+    ) -> None:
         super().__init__(topic, partition, total)
         self._producer = producer
         self._headers = headers or None
+        self._ttl_ms = ttl_ms
         self._waiting: deque[Delivery] = deque()
 
     def send(self, message: Message) -> None:
         delivery = self._producer.send(
-            self._topic, message.value, key=message.key, partition=self._partition, headers=self._headers
-        )
+            self._topic, message.value, key=message.key, partition=self._partition, headers=self._headers,
+            ttl_ms=self._ttl_ms,
+        )  # fmt: skip
         self.sent += 1
         self._waiting.append(delivery)
         if len(self._waiting) >= UNCONFIRMED_MAX:

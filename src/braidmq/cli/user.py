@@ -1,4 +1,4 @@
-"""`braid user`: accounts, their roles and passwords."""
+"""`braid user`: accounts, their roles, passwords and quotas."""
 
 from __future__ import annotations
 
@@ -49,6 +49,17 @@ def register(commands: Subparsers) -> None:
     passwd.add_argument("name", metavar="NAME", nargs="?", help="name of the user [who is logged in]")
     passwd.add_argument("--new-password-file", metavar="FILE", help=_NEW_PASSWORD)
     add_server_options(passwd)
+
+    quota = add_verb(
+        group, "quota", "Show or set what users may spend a second.", run_quota,
+        "Without a name it shows the users that have a quota of their own. A rate is a number, 0 for any, or `default`: the"
+        " broker's own setting. What is not given stays.",
+    )  # fmt: skip
+    quota.add_argument("name", metavar="NAME", nargs="?", help="name of the user [all that have one of their own]")
+    quota.add_argument("--bytes-per-s", metavar="SIZE", help="bytes a second that it may send and fetch, as 10MB")
+    quota.add_argument("--requests-per-s", metavar="N", help="requests a second that it may make")
+    add_output_option(quota)
+    add_server_options(quota)
 
     rm = add_verb(group, "rm", "Remove users.", run_rm, "Asks first when run on a terminal.")
     rm.add_argument("names", metavar="NAME", nargs="+", help="name of a user")
@@ -144,6 +155,64 @@ def run_passwd(args: argparse.Namespace) -> int:
         client.user.passwd(name, new_password(args.new_password_file, name), old)
     note(f"changed the password of {printable(name)}")
     return Exit.OK
+
+
+def run_quota(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import print_json, print_table
+
+    changes = args.bytes_per_s is not None or args.requests_per_s is not None
+    if changes and args.name is None:
+        raise BraidError("INVALID_ARGUMENT", reason="name the user whose quota it is")
+    bytes_per_s = _rate(args.bytes_per_s, "--bytes-per-s", "quota_bytes_per_s")
+    requests_per_s = _rate(args.requests_per_s, "--requests-per-s", "quota_requests_per_s")
+    with open_client(args) as client:
+        found = client.user.quotas(args.name or "")
+        if changes:
+            (known,) = found.quotas
+            client.user.set_quota(
+                args.name,
+                known.bytes_per_s if args.bytes_per_s is None else bytes_per_s,
+                known.requests_per_s if args.requests_per_s is None else requests_per_s,
+            )
+            found = client.user.quotas(args.name)
+    if args.output == "json":
+        print_json({
+            "default": {"bytes_per_s": found.default_bytes_per_s, "requests_per_s": found.default_requests_per_s},
+            "quotas": [
+                {"user": each.user, "bytes_per_s": each.bytes_per_s, "requests_per_s": each.requests_per_s}
+                for each in found.quotas
+            ],
+        })  # fmt: skip
+        return Exit.OK
+    rows = [
+        (
+            each.user,
+            _shown_rate(each.bytes_per_s, found.default_bytes_per_s),
+            _shown_rate(each.requests_per_s, found.default_requests_per_s),
+        )
+        for each in found.quotas
+    ]
+    print_table(("USER", "BYTES/S", "REQUESTS/S"), rows)
+    return Exit.OK
+
+
+def _rate(text: str | None, option: str, setting: str) -> int | None:
+    """What an option asks for, read as the setting is that holds for everybody; None is the default."""
+    from braidmq.base.config_settings import SETTINGS
+
+    if text is None or text == "default":
+        return None
+    (kind,) = (known.kind for known in SETTINGS if known.key == setting)
+    try:
+        rate: int = kind.read(text)
+        return rate
+    except ValueError as fault:
+        raise BraidError("INVALID_ARGUMENT", reason=f"{option}: {fault}") from None
+
+
+def _shown_rate(rate: int | None, default: int) -> str:
+    number = default if rate is None else rate
+    return (f"{number:,}" if number else "any") + (" (default)" if rate is None else "")
 
 
 def run_rm(args: argparse.Namespace) -> int:

@@ -99,14 +99,14 @@ class BlipMQSender(Sender):
     """Messages with QoS 1, many on their way at a time."""
 
     def __init__(
-        self, client: BlipMQClient, topic: str, headers: dict[str, bytes], ttl_ms: int | None, total: int | None
+        self, client: BlipMQClient, topic: str, headers: dict[str, bytes], ttl_ms: int, total: int | None
     ) -> None:
         super().__init__(topic, None, total)
         self._client = client
         self._metadata = {
             name if name.startswith("x-") else f"x-{name}": value.decode("utf-8", "replace") for name, value in headers.items()
         }
-        self._ttl_ms = ttl_ms or 0
+        self._ttl_ms = ttl_ms
         self._waiting: deque[Publication] = deque()
 
     def send(self, message: Message) -> None:

@@ -48,7 +48,7 @@ class PendingBatch:
 
     __slots__ = (
         "_mutex", "_settled", "attrs", "base_offset", "created_s", "done", "due_s", "error", "frame", "identities", "keys", "lane",
-        "number", "offsets", "partition", "seen", "sent", "sequence", "size_bytes", "timestamp", "values",
+        "number", "offsets", "partition", "seen", "sent", "sequence", "size_bytes", "timestamp", "ttls_ms", "values",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, mutex: threading.Lock, now_s: float, due_s: float) -> None:
@@ -57,6 +57,7 @@ class PendingBatch:
         self.keys: list[bytes | None] = []
         self.values: list[bytes] = []
         self.attrs: list[bytes] | None = None
+        self.ttls_ms: list[int] | None = None
         self.size_bytes = 0
         self.created_s = now_s
         self.due_s = due_s
@@ -97,6 +98,12 @@ class PendingBatch:
             self.attrs = [b""] * (len(self.values) - 1)
         self.attrs.append(attrs)
 
+    def add_ttl(self, ttl_ms: int) -> None:
+        """Time to live of the record added last. Batches whose records have none of their own do without the list."""
+        if self.ttls_ms is None:
+            self.ttls_ms = [0] * (len(self.values) - 1)
+        self.ttls_ms.append(ttl_ms)
+
     def settled(self, make: Callable[[], Wakeable]) -> Wakeable:
         """What is set when the outcome is known. Made by the first who asks; most batches are never asked."""
         with self._mutex:
@@ -111,6 +118,7 @@ class PendingBatch:
         self.keys = []
         self.values = []
         self.attrs = None
+        self.ttls_ms = None
         self.frame = None
         if self._settled is not None:
             self._settled.set()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import secrets
 import threading
 from typing import Final, Generic, TypeVar
 
@@ -43,9 +44,22 @@ class Retries(Generic[R]):
         """Records that were handed out again and are not settled yet."""
         self._open: dict[TopicPartition, set[int]] = {}
         """Offsets that are not settled."""
+        self._reports: dict[tuple[TopicPartition, int], int] = {}
+        """Failures that were reported and not answered yet, by what the report is called."""
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
+
+    def report(self, record: R) -> int:
+        """What to call the report of a failure: the same name until it was answered, so that the broker counts it once."""
+        with self._mutex:
+            place = (TopicPartition(record.topic, record.partition), record.offset)
+            return self._reports.setdefault(place, secrets.randbits(63) + 1)
+
+    def answered(self, record: R) -> None:
+        """The broker has counted the failure."""
+        with self._mutex:
+            self._reports.pop((TopicPartition(record.topic, record.partition), record.offset), None)
 
     def add(self, record: R, due_s: float) -> None:
         """Hand the record out again at `due_s`."""

@@ -5,24 +5,31 @@ gets the runs of living records as batches of their own, at their offsets, and i
 FLAG_CONTROL and nothing behind it, whose base offset and count say which offsets hold nothing to read. Without it a reader
 could not tell the end of the log from a long expired stretch, and would ask for the same offsets for ever.
 
+A producer does not know the broker's time. In a batch on its way to the broker the expiry column holds how long each record
+lives, in milliseconds, and the broker puts in its place when that will be.
+
 None of this is on the way of batches without FLAG_EXPIRY, and all of it works on columns, so there is one form for both
 twins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from braidmq.base import limits
+from braidmq.base.errors import BraidError
 from braidmq.hot import layout
-from braidmq.hot.pure_batch import Buffer, column_bytes, crc32c
+from braidmq.hot.pure_batch import Buffer, checksum_ok, column_bytes, crc32c, shape_fault
 
 _Column = np.ndarray[Any, np.dtype[Any]]
 _GAP_OFFSETS_MAX: Final = limits.BATCH_RECORDS_MAX
+
+HIDDEN_MS: Final = 1
+"""Expiry of a record that only keeps its place: it was refused, and never was there for anybody. No clock shows this time."""
 
 
 def expiry_column(batch: Buffer, head: layout.BatchHeader, position: int = 0) -> _Column:
@@ -40,20 +47,75 @@ def expired(column: _Column, now_ms: int) -> _Column:
 
 def with_expiry(batch: Buffer, expiry_ms: int) -> bytes:
     """A plain, whole batch in which every record that had no expiry has this one."""
+    known = _expiry_or_none(batch)
+    return _with_column(batch, np.where(known == 0, expiry_ms, known))
+
+
+def hiding(batch: Buffer, records: Collection[int]) -> bytes:
+    """A plain, whole batch of which some records, by their numbers, are for nobody and only keep their offsets."""
+    column = _expiry_or_none(batch).copy()
+    column[list(records)] = HIDDEN_MS
+    return _with_column(batch, column)
+
+
+def with_times_to_live(batch: Buffer, ttls_ms: Sequence[int] | _Column) -> bytes:
+    """A producer's batch whose records live so long each; 0 is what the topic says."""
+    return _with_column(batch, np.array(ttls_ms, "<i8"))
+
+
+def has_times_to_live(batch: Buffer) -> bool:
+    """Whether a producer's batch may have a column of times to live; what is no batch has none."""
+    return len(batch) >= layout.HEADER_BYTES and bool(layout.read_header(batch).flags & layout.FLAG_EXPIRY)
+
+
+def split_times_to_live(batch: Buffer) -> tuple[bytes, _Column]:
+    """A producer's batch without its times to live, and these. It is checked as far as that needs; `stamp_batch` does the rest."""
+    view = memoryview(batch)
+    fault = shape_fault(view, 0, len(view))
+    if fault:
+        raise BraidError("INVALID_BATCH", reason=fault)
+    head = layout.read_header(view)
+    if head.length != len(view):
+        raise BraidError("INVALID_BATCH", reason="more than one batch")
+    if head.flags & ~(layout.FLAG_EXPIRY | layout.FLAG_ATTRS):
+        raise BraidError("INVALID_BATCH", reason=f"flags {head.flags:#06x} are not for producers")
+    if not checksum_ok(view, 0, head):
+        raise BraidError("INVALID_BATCH", reason="checksum mismatch")
+    n = head.records
+    column = expiry_column(view, head)
+    wrong = np.flatnonzero(column < 0)
+    if len(wrong):
+        raise BraidError("INVALID_BATCH", reason=f"record {wrong[0]} lives for {column[wrong[0]]} ms")
+    at = layout.HEADER_BYTES + 3 * layout.padded(4 * n)
+    fields = head._replace(
+        flags=head.flags & ~layout.FLAG_EXPIRY, length=head.length - 8 * n, rows_at=head.rows_at - 8 * n,
+        attrs_at=head.attrs_at - 8 * n, plain_length=head.plain_length - 8 * n,
+    )
+    return _sealed(fields, [view[layout.HEADER_BYTES : at], view[at + 8 * n :]]), column
+
+
+def living_for(batch: Buffer, ttls_ms: _Column, now_ms: int) -> bytes:
+    """A plain, whole batch whose records expire after these times from now on, or after none where that is 0."""
+    return _with_column(batch, np.where(ttls_ms > 0, now_ms + np.minimum(ttls_ms, limits.TTL_MS_MAX), 0))
+
+
+def _expiry_or_none(batch: Buffer) -> _Column:
+    head = layout.read_header(batch)
+    return expiry_column(batch, head) if head.flags & layout.FLAG_EXPIRY else np.zeros(head.records, "<i8")
+
+
+def _with_column(batch: Buffer, column: _Column) -> bytes:
+    """The batch with this expiry column, in place of the one it had."""
     head = layout.read_header(batch)
     n = head.records
     view = memoryview(batch)
     at = layout.HEADER_BYTES + 3 * layout.padded(4 * n) + (8 * n if head.flags & layout.FLAG_TIMESTAMPS else 0)
-    if head.flags & layout.FLAG_EXPIRY:
-        known = expiry_column(batch, head)
-        column, rest, grown = np.where(known == 0, expiry_ms, known).astype("<i8").tobytes(), at + 8 * n, 0
-    else:
-        column, rest, grown = np.full(n, expiry_ms, "<i8").tobytes(), at, 8 * n
-    head = head._replace(
+    grown = 0 if head.flags & layout.FLAG_EXPIRY else 8 * n
+    fields = head._replace(
         flags=head.flags | layout.FLAG_EXPIRY, length=head.length + grown, rows_at=head.rows_at + grown,
         attrs_at=head.attrs_at + grown, plain_length=head.plain_length + grown,
     )
-    return _sealed(head, [view[layout.HEADER_BYTES : at], column, view[rest:]])
+    return _sealed(fields, [view[layout.HEADER_BYTES : at], column.astype("<i8").tobytes(), view[at + 8 * n - grown :]])
 
 
 def gap(base_offset: int, offsets: int, head: layout.BatchHeader) -> bytes:

@@ -12,6 +12,7 @@ from typing import Final
 
 from braidmq import hot
 from braidmq.base.disk import Disk
+from braidmq.base.json_pieces import json_pieces
 
 _FORMAT: Final = 1
 
@@ -25,6 +26,12 @@ class PartitionCheckpoint:
     next_offset: int
     """The offset that follows them."""
     producers: list[list[object]] = field(default_factory=list)
+    expiring: list[object] = field(default_factory=list)
+    """An `ExpiryCursor`; empty without one."""
+
+    def row(self) -> list[object]:
+        whole = [self.segment, self.position, self.next_offset, self.producers, self.expiring]
+        return whole if self.expiring else whole[:-1]
 
 
 @dataclass(slots=True)
@@ -33,16 +40,8 @@ class Checkpoint:
     """By the partition's directory below the data directory."""
 
     def save(self, disk: Disk, path: str) -> None:
-        body = json.dumps(
-            {
-                "format": _FORMAT,
-                "partitions": {
-                    name: [entry.segment, entry.position, entry.next_offset, entry.producers]
-                    for name, entry in self.partitions.items()
-                },
-            },
-            separators=(",", ":"),
-        ).encode()
+        rows = {name: entry.row() for name, entry in self.partitions.items()}
+        body = "".join(json_pieces({"format": _FORMAT, "partitions": rows})).encode()
         disk.replace_file(path, b"%08x\n" % hot.crc32c(body) + body)
 
     @classmethod

@@ -1,9 +1,9 @@
 """The sparse index of one segment: offset and time to file position.
 
 An entry is (first offset of a batch, its position, highest timestamp up to and with that batch), 24 bytes,
-little-endian, at most one for every 4 KiB of log. The index of a growing segment lives in memory; it is written when the
-segment is closed and mapped when it is next needed. It is never trusted: a file that is missing, torn, damaged or does not
-fit its segment is rebuilt from the log, which always can be done and costs one pass.
+little-endian, one for every 4 KiB of log, and where a process or a step of a scan began. The index of a growing segment
+lives in memory; it is written when the segment is closed and mapped when it is next needed. It is never trusted: a file that
+is missing, torn, damaged or does not fit its segment is rebuilt from the log, which always can be done and costs one pass.
 """
 
 from __future__ import annotations
@@ -59,6 +59,19 @@ class SparseIndex:
             self._positions.append(position)
             self._stamps.append(self.max_timestamp)
             self._last_position = position
+
+    def extend(self, tail: SparseIndex) -> None:
+        """Add the index of what follows; neither of the two is mapped."""
+        self._offsets += tail._offsets
+        self._positions += tail._positions
+        # An entry has the highest timestamp so far, and the tail did not know what came before it.
+        self._stamps += [max(stamp, self.max_timestamp) for stamp in tail._stamps]
+        self.max_timestamp = max(self.max_timestamp, tail.max_timestamp)
+        self._last_position = self._positions[-1] if self._positions else -limits.INDEX_INTERVAL_BYTES
+
+    def covers(self, offset: int) -> bool:
+        """Whether an index that grows knows where to find `offset` by itself."""
+        return bool(self._offsets) and offset >= self._offsets[0]
 
     def position_of(self, offset: int) -> int:
         """Where to begin walking to find the batch with `offset`."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,8 +30,9 @@ from braidmq.base import limits
 from braidmq.base.disk import AppendFile, Buffer, Disk
 from braidmq.base.errors import BraidError
 from braidmq.hot import layout
-from braidmq.hot.expiring import with_expiry
+from braidmq.hot.expiring import has_times_to_live, hiding, living_for, split_times_to_live, with_expiry
 from braidmq.log.batch_codec import BatchCodec
+from braidmq.log.expiry_cursor import ExpiryCursor
 from braidmq.log.level import Level
 from braidmq.log.partition_reads import PartitionReads
 from braidmq.log.producers import ProducerTable
@@ -81,6 +82,8 @@ class PartitionLog(PartitionReads):
         self.segments: list[Segment] = []
         self._bases: list[int] = []
         self.producers = ProducerTable()
+        self.expiry_cursor: ExpiryCursor | None = None
+        """What is known of records that expire; None where nobody looks for them."""
         self.leader_epoch = 0
         self.log_start = 0
         self.log_end = 0
@@ -111,22 +114,37 @@ class PartitionLog(PartitionReads):
 
     # --- adding
 
-    def stage_batch(self, data: Buffer, now_ms: int) -> tuple[int, int, int, bool]:
+    def stage_batch(self, data: Buffer, now_ms: int, hidden: Collection[int] = ()) -> tuple[int, int, int, bool]:
         """Take a producer's whole batch into the next write.
 
-        Returns its base offset, number of records, timestamp, and whether it was stored before.
+        Returns its base offset, number of records, timestamp, and whether it was stored before. Records whose numbers are
+        in `hidden` are for nobody; they keep their offsets, and the producer's sequence stays whole in the log. Times to live begin
+        now.
         """
         self.check_writable()
-        stamped = hot.stamp_batch(data, self.accumulator.next_offset, self.leader_epoch, now_ms)
+        ttls_ms = None
+        if has_times_to_live(data):
+            data, ttls_ms = split_times_to_live(data)
+        stamped: Buffer = hot.stamp_batch(data, self.accumulator.next_offset, self.leader_epoch, now_ms)
+        if ttls_ms is not None:
+            assert self._now is not None, "a log for producers measures expiry"
+            stamped = living_for(stamped, ttls_ms, self._now())
+        if hidden:
+            stamped = hiding(stamped, hidden)
         head = layout.read_header(stamped)
-        if head.producer_id >= 0:
-            if head.producer_epoch < 0 or head.base_sequence < 0:
-                raise BraidError("INVALID_BATCH", reason="a producer id without epoch and sequence")
-            known = self.producers.find_duplicate(head.producer_id, head.producer_epoch, head.base_sequence, head.records)
-            if known is not None:
-                return known[0], head.records, known[1], True
+        known = self.stored_before(head)
+        if known is not None:
+            return known[0], head.records, known[1], True
         self._take_in(stamped, head, now_ms)
         return head.base_offset, head.records, now_ms, False
+
+    def stored_before(self, head: layout.BatchHeader) -> tuple[int, int] | None:
+        """(base offset, timestamp) of a producer's batch that came before, None for a new one; raises when it may not come."""
+        if head.producer_id < 0:
+            return None
+        if head.producer_epoch < 0 or head.base_sequence < 0:
+            raise BraidError("INVALID_BATCH", reason="a producer id without epoch and sequence")
+        return self.producers.find_duplicate(head.producer_id, head.producer_epoch, head.base_sequence, head.records)
 
     def stage_work(self, data: Buffer, now_ms: int) -> int:
         """Take a batch of the broker's own work into the next write; returns the offset after it.
@@ -406,7 +424,7 @@ class PartitionLog(PartitionReads):
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             if following.base_offset > self.high_watermark:
                 break
-            newest_ms = segment.index.max_timestamp
+            newest_ms = segment.newest_ms
             # A damaged segment may have no timestamp to tell; that does not make it old.
             too_old = settings.retention_age_ms and 0 <= newest_ms < now_ms - settings.retention_age_ms
             if excess < segment.size and not too_old:
@@ -414,6 +432,11 @@ class PartitionLog(PartitionReads):
             excess -= segment.size
             expired.append(segment)
         return expired
+
+    def segment_of_unknown_age(self) -> Segment | None:
+        """The oldest segment, where `expired_segments` would have to read to tell how old it is."""
+        asked = len(self.segments) > 1 and self.settings.retention_age_ms and self.failure is None
+        return self.segments[0] if asked and not self.segments[0].knows_newest else None
 
     def roll_if_old(self, now_ms: int) -> bool:
         """Close a segment that has reached its age, so that retention can reach its records in a quiet topic."""

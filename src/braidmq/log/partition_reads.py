@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from braidmq import hot
@@ -78,11 +79,6 @@ class PartitionReads:
     """Offset after the last record that readers may see."""
     _visible_in: Segment | None
     _visible_to: int
-
-    def _place_of(self, offset: int) -> tuple[int, int]:
-        """(segment number, position to walk from) for a readable offset."""
-        number = bisect_right(self._bases, offset) - 1
-        return number, self.segments[number].index.position_of(offset)
 
     def readable_bytes(self, segment: Segment) -> int:
         """How many bytes of `segment` lie below the high watermark."""
@@ -191,7 +187,11 @@ class PartitionReads:
                 "OFFSET_OUT_OF_RANGE", offset=result.next_offset, topic=self.topic, partition=self.partition,
                 oldest=self.log_start, newest=self.high_watermark,
             )
-        number, position = self._place_of(result.next_offset)
+        number = bisect_right(self._bases, result.next_offset) - 1
+        first = self.segments[number]
+        if not warmed and not first.can_find(result.next_offset):
+            return Cold(first, 0, 0, partial(first.prepare, result.next_offset, likely_bytes))
+        position = first.position_of(result.next_offset)
         while number < len(self.segments):
             segment = self.segments[number]
             stop = self.readable_bytes(segment)

@@ -18,6 +18,7 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.disk import Disk
 from braidmq.log.checkpoint import PartitionCheckpoint
+from braidmq.log.expiry_cursor import ExpiryCursor
 from braidmq.log.index import SparseIndex
 from braidmq.log.partition import PartitionLog, segment_bases
 from braidmq.log.segment import Segment
@@ -72,6 +73,7 @@ def open_clean(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None)
         return False
     segments = [Segment(disk, log.directory, base, size) for base, size in zip(bases, sizes, strict=True)]
     log.producers.load(known.producers)
+    _load_cursor(log, known)
     log.adopt(segments, known.next_offset)
     return True
 
@@ -96,6 +98,7 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
         start = 0
         if trusted is not None and segment.base_offset == trusted.segment and segment.size >= trusted.position:
             start, next_offset = trusted.position, trusted.next_offset
+            _load_cursor(log, trusted)
         elif number:
             if next_offset != segment.base_offset:
                 found.reason = f"{segment.log_path} does not continue at offset {next_offset}"
@@ -146,6 +149,12 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
         found.reason = f"{found.reason}; {lost}" if found.reason else lost
     found.next_offset = next_offset
     return found
+
+
+def _load_cursor(log: PartitionLog, known: PartitionCheckpoint) -> None:
+    """The log up to the checkpoint is what it was, and so is what was found in it."""
+    if known.expiring:
+        log.expiry_cursor = ExpiryCursor.load(known.expiring)
 
 
 def _make_durable(disk: Disk, segment: Segment) -> None:

@@ -22,6 +22,7 @@ LOG_ENDING: Final = ".log"
 INDEX_ENDING: Final = ".idx"
 _MAGIC_BYTES: Final = layout.MAGIC.to_bytes(4, "little")
 _SEARCH_BYTES: Final = 1 * limits.MIB
+_SCAN_BYTES: Final = 4 * limits.MIB
 _REMAP_BYTES: Final = 1 * limits.MIB
 _WARM_AHEAD_BYTES: Final = 1 * limits.MIB
 _WARM_TAIL_BYTES: Final = 8 * limits.MIB
@@ -32,8 +33,8 @@ logger = logging.getLogger("braidmq.log")
 
 class Segment:
     __slots__ = (
-        "_disk", "_index", "_map", "_mapped", "_read_lately", "_verified_from", "_verified_to", "_warm_from",
-        "_warm_to", "base_offset", "created_ms", "file", "path", "sealed", "size",
+        "_disk", "_index", "_map", "_mapped", "_newest_ms", "_prepared", "_read_lately", "_tail", "_tail_at", "_verified_from",
+        "_verified_to", "_warm_from", "_warm_to", "base_offset", "created_ms", "file", "path", "sealed", "size",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, size: int) -> None:
@@ -47,6 +48,14 @@ class Segment:
         self.created_ms = -1
         """Timestamp of the first batch; -1 while unknown."""
         self._index: SparseIndex | None = None
+        self._tail: SparseIndex | None = None
+        """Of what was appended since the file was opened, while the index of what was there before is not at hand."""
+        self._tail_at = 0
+        """Where that begins."""
+        self._prepared: tuple[int, SparseIndex] | None = None
+        """What was made beside the loop: how many bytes it describes, and the index. The loop takes it from here."""
+        self._newest_ms: int | None = None
+        """The highest timestamp of a complete segment, once it is known."""
         self._map: FileMap | None = None
         self._mapped = 0
         self._read_lately = False
@@ -67,8 +76,13 @@ class Segment:
         if self.file is None:
             if self.size == 0:
                 self._index = SparseIndex()
-            else:
-                self.index.thaw()
+            elif self._index is not None:
+                self._index.thaw()
+            elif self._tail is None:
+                # Whoever appends need not wait until somebody has read all that is there.
+                # Its place first: `prepare_index` may look at both in this moment.
+                self._tail_at = self.size
+                self._tail = SparseIndex()
             self.sealed = False
             self.file = self._disk.open_append(self.log_path)
         return self.file
@@ -81,7 +95,7 @@ class Segment:
         self.size = position + total
         if self._verified_to == position:
             self._verified_to = self.size
-        index = self.index
+        index = self._growing_index
         for base_offset, length, max_timestamp in batches:
             index.add(base_offset, position, max_timestamp)
             position += length
@@ -96,7 +110,7 @@ class Segment:
         self.size = position + length
         if self._verified_to == position:
             self._verified_to = position + length
-        self.index.add(base_offset, position, timestamp)
+        self._growing_index.add(base_offset, position, timestamp)
 
     @property
     def growing(self) -> bool:
@@ -106,9 +120,19 @@ class Segment:
         """The segment is complete: write its index. The file stays open for the sync that covers its last batches."""
         if not self.sealed:
             if self.size:
-                self._keep_index(self.index)
-            self._index = None
+                self._keep_whole_index()
+            self._index = self._tail = self._prepared = None
             self.sealed = True
+
+    def _keep_whole_index(self) -> None:
+        index = self._index
+        if index is None and self._tail is not None:
+            before = SparseIndex.load(self._disk, self.index_path, self._tail_at)
+            index = None if before is None else _joined(before, self._tail)
+        if index is not None:
+            self._newest_ms = index.max_timestamp
+            self._keep_index(index)
+        # Otherwise nobody needed it since the start, and making it now would read the segment: whoever needs it does.
 
     def close(self) -> None:
         """Let go of the file. The segment stays readable."""
@@ -129,29 +153,92 @@ class Segment:
     @property
     def has_index(self) -> bool:
         """Whether the index is at hand, so that asking it costs no reading."""
-        return self._index is not None
+        return self._index is not None or self._fitting() is not None
+
+    def can_find(self, offset: int) -> bool:
+        """Whether telling where `offset` lies costs no reading."""
+        return offset <= self.base_offset or self.has_index or (self._tail is not None and self._tail.covers(offset))
+
+    def position_of(self, offset: int) -> int:
+        """Where to begin walking to find the batch with `offset`."""
+        if offset <= self.base_offset:
+            return 0
+        if self._index is None and self._tail is not None and self._tail.covers(offset):
+            return self._tail.position_of(offset)
+        return self.index.position_of(offset)
 
     @property
     def index(self) -> SparseIndex:
+        """All of the index. Blocks unless it is at hand: `prepare_index` beforehand, beside the loop."""
         if self._index is None:
-            self._index = SparseIndex.load(self._disk, self.index_path, self.size)
-        if self._index is None:
-            self._index = self._scanned_index()
-            if not self.growing and self.size:
-                self._keep_index(self._index)
+            index = self._fitting()
+            if index is None:
+                index = self._made_index(self._described)
+            self._prepared = None
+            if self._tail is not None:
+                index, self._tail = _joined(index, self._tail), None
+            self._index = index
         return self._index
 
-    def warm_up_index(self) -> None:
-        """Bring the index of a complete segment into memory, or make it when it is missing; blocks.
+    @property
+    def _growing_index(self) -> SparseIndex:
+        if self._index is not None:
+            return self._index
+        assert self._tail is not None, "open for append"
+        return self._tail
 
-        As with `warm_up`, nothing changes here: what the loop does meanwhile stays right.
-        """
-        if SparseIndex.load(self._disk, self.index_path, self.size) is None and self.size:
-            self.rebuild_index()
+    @property
+    def _described(self) -> int:
+        """How many bytes the index describes, apart from the tail."""
+        return self._tail_at if self._tail is not None else self.size
+
+    def _fitting(self) -> SparseIndex | None:
+        """The index that was made beside the loop, unless the segment was closed or opened meanwhile."""
+        prepared = self._prepared
+        return prepared[1] if prepared is not None and prepared[0] == self._described else None
+
+    def prepare_index(self) -> None:
+        """Load the index, or make it when it is missing; blocks. Runs beside the loop, which finds it when it next asks."""
+        self.prepare(-1, 0)
+
+    def prepare(self, offset: int, likely_bytes: int) -> None:
+        """As `prepare_index`, and bring what lies at `offset` into memory."""
+        described = self._described
+        try:
+            index = self._made_index(described)
+            if likely_bytes and described:
+                position = index.position_of(offset)
+                self._disk.map_file(self.log_path, described).prefault(position, min(described, position + likely_bytes))
+        except FileNotFoundError:
+            # Retention took the segment meanwhile; nobody asks for it any more.
+            return
+        if self.growing:
+            index.thaw()
+        self._prepared = (described, index)
+
+    def _made_index(self, described: int) -> SparseIndex:
+        index = SparseIndex.load(self._disk, self.index_path, described)
+        if index is None:
+            index = self._scanned_index(described)
+            if not self.growing and described:
+                self._keep_index(index)
+        return index
+
+    @property
+    def knows_newest(self) -> bool:
+        """Whether telling the highest timestamp costs no reading."""
+        return self._newest_ms is not None or self.has_index
+
+    @property
+    def newest_ms(self) -> int:
+        """The highest timestamp of a segment that is complete; -1 where damage leaves none to tell."""
+        if self._newest_ms is None:
+            self._newest_ms = self.index.max_timestamp
+        return self._newest_ms
 
     def rebuild_index(self) -> SparseIndex:
         """Make the index anew from the log, and store it."""
-        index = self._scanned_index()
+        index = self._scanned_index(self.size)
         self._disk.write_file(self.index_path, index.encode(self.size))
         return index
 
@@ -162,21 +249,30 @@ class Segment:
             # A full disk must stop neither a roll nor a read for the sake of a file that can be made again.
             logger.warning("index %s was not written: %s", self.index_path, fault)
 
-    def _scanned_index(self) -> SparseIndex:
-        entries, max_timestamp = b"", -1
-        position, expected = 0, self.base_offset
-        view = self._disk.map_file(self.log_path, self.size).view if self.size else memoryview(b"")
-        while position < self.size:
-            end, _, reason, found, _, newest, _, _ = hot.scan_batches(
-                view, position, self.size, expected, limits.INDEX_INTERVAL_BYTES
+    def _scanned_index(self, size: int) -> SparseIndex:
+        """The index of the first `size` bytes, from the log; in steps, so that a thread that makes one lets the loop run."""
+        index = SparseIndex()
+        if not size:
+            return index
+        file_map = self._disk.map_file(self.log_path, size)
+        position, expected, step = 0, self.base_offset, _SCAN_BYTES
+        while position < size:
+            stop = min(size, position + step)
+            file_map.prefault(position, stop)
+            end, following, reason, found, _, newest, _, _ = hot.scan_batches(
+                file_map.view, position, stop, expected, limits.INDEX_INTERVAL_BYTES
             )
-            entries += found
-            max_timestamp = max(max_timestamp, newest)
-            if not reason:
-                break
-            # What lies behind the damage can still be read by whoever asks for its offsets.
-            position, expected = next_intact_batch(view, end + layout.ALIGNMENT_BYTES, self.size), -1
-        return SparseIndex(entries, max_timestamp)
+            index.extend(SparseIndex(found, newest))
+            if not reason or (stop < size and end > position):
+                # The step may have ended within a batch, which is the first of the next one.
+                position, expected, step = end, following, _SCAN_BYTES
+            elif stop < size:
+                step = size - position
+            else:
+                # What lies behind the damage can still be read by whoever asks for its offsets.
+                position = next_intact_batch(file_map.view, end + layout.ALIGNMENT_BYTES, size)
+                expected, step = -1, _SCAN_BYTES
+        return index
 
     def adopt_index(self, index: SparseIndex) -> None:
         """Use an index that recovery made on its walk."""
@@ -215,7 +311,7 @@ class Segment:
             self._map = None
             self._mapped = self._warm_from = self._warm_to = 0
             if not self.growing:
-                self._index = None
+                self._index = self._prepared = None
         self._read_lately = False
 
     def is_cold(self, position: int, stop: int) -> bool:
@@ -280,6 +376,12 @@ class Segment:
         file = self.open_for_append()
         file.truncate(size)
         self.size = size
+
+
+def _joined(index: SparseIndex, tail: SparseIndex) -> SparseIndex:
+    index.thaw()
+    index.extend(tail)
+    return index
 
 
 def next_intact_batch(view: memoryview, position: int, stop: int) -> int:

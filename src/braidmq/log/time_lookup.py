@@ -33,23 +33,19 @@ _WINDOW_BYTES: Final = limits.INDEX_INTERVAL_BYTES + layout.HEADER_BYTES
 
 @dataclass(slots=True)
 class ColdIndexes:
-    """Indexes of complete segments that are not at hand: `warm_up` off the loop, then look again."""
+    """Indexes of segments that are not at hand: `warm_up` off the loop, then look again."""
 
     segments: list[Segment]
 
     def warm_up(self) -> None:
         for segment in self.segments:
-            try:
-                segment.warm_up_index()
-            except FileNotFoundError:
-                # Retention took the segment meanwhile; the second look does not meet it any more.
-                continue
+            segment.prepare_index()
 
 
 def offset_for_time(log: PartitionLog, timestamp: int, *, warmed: bool = False) -> int | Cold | ColdIndexes:
     """The smallest readable offset whose timestamp is at least `timestamp`; the end of the log when there is none."""
     if not warmed:
-        cold = [segment for segment in log.segments[:-1] if not segment.has_index]
+        cold = [segment for segment in log.segments if not segment.has_index]
         if cold:
             return ColdIndexes(cold)
     for segment in log.segments:
@@ -79,10 +75,10 @@ def timestamp_at(log: PartitionLog, offset: int, *, warmed: bool = False) -> tup
     """
     number = bisect_right(log.segments, offset, key=_base_offset) - 1
     segment = log.segments[number]
-    if not (warmed or segment.has_index or segment is log.segments[-1]):
+    if not (warmed or segment.can_find(offset)):
         return ColdIndexes([segment])
     stop = log.readable_bytes(segment)
-    position = segment.index.position_of(offset)
+    position = segment.position_of(offset)
     likely = min(stop, position + _WINDOW_BYTES)
     if not warmed and segment.is_cold(position, likely):
         return Cold(segment, position, likely)

@@ -2,7 +2,7 @@
 
 Deciding this for all of JSON Schema is not possible in bounded time, so each keyword has a rule of its own and errs on the
 side of refusal, with one exception that is the custom of registries: a field that an open schema did not name may be given a
-type later, and an optional field may become required.
+type later. A field that becomes required is refused, whether it was optional or not there: messages without it exist.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ class JsonReading:
     def _fields(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> list[str]:
         known, old = _object(reader.get("properties")), _object(writer.get("properties"))
         faults = []
+        there = set(writer.get("required", ()))
         for name in reader.get("required", ()):
-            if name not in old:
+            if name not in there:
                 faults.append(f"field {_join(path, name)} is required but messages of the other schema need not have it")
         closed = reader.get("additionalProperties", True)
         for name, child in old.items():

@@ -106,12 +106,14 @@ class Accounts:
             self._note("auth.failure", Caller(Principal(name), address), name, "login", "failure", reason=refused.text)
             raise
         self._note("auth.success", Caller(Principal(name), address), name, "login")
+        # As it is now: a user that is disabled while the hash is stored gets another number, which this login must not have.
+        principal = Principal(user.name, user.id)
         if needs_rehash(user.password_hash, self._cost):
             before = user.password_hash
             after = await self._hash(password)
             if self.users.get(name) is user:
                 await self._submit("users", self.users.rehash(name, before, after))
-        return Principal(user.name, user.id)
+        return principal
 
     def identify(self, name: str | None, address: str) -> Principal | None:
         """The principal that a verified certificate names; None when there is no such user, or a disabled one."""
@@ -205,9 +207,15 @@ class Accounts:
         self._note("user.password", caller, name, "change")
 
     async def set_quota(self, caller: Caller, name: str, bytes_per_s: int | None, requests_per_s: int | None) -> None:
+        """None is the broker's default, 0 is no quota."""
         command = self.users.set_quota(name, bytes_per_s, requests_per_s, self._clock.now_ms())
         await self._submit("users", command)
-        self._note("user.update", caller, name, "quota", bytes_per_s=str(bytes_per_s), requests_per_s=str(requests_per_s))
+        shown = ["default" if rate is None else str(rate) for rate in (bytes_per_s, requests_per_s)]
+        self._note("user.update", caller, name, "quota", bytes_per_s=shown[0], requests_per_s=shown[1])
+
+    def with_quota(self) -> list[User]:
+        """The users that have a quota of their own."""
+        return [user for user in self.users.all() if user.bytes_per_s is not None or user.requests_per_s is not None]
 
     def rates_of(self, name: str, defaults: Rates) -> Rates | None:
         """For `Quotas`: what a user may spend, None where nothing was set for this user."""
@@ -226,7 +234,14 @@ class Accounts:
         self._note("config.change", caller, name, "create role", permissions=",".join(role.permissions))
         return role
 
+    async def update_role(self, caller: Caller, name: str, permissions: Iterable[str], description: str) -> Role:
+        """Applies at once, also to those who are connected."""
+        role: Role = await self._submit("roles", self.roles.update(name, permissions, description))
+        self._note("config.change", caller, name, "change role", permissions=",".join(role.permissions))
+        return role
+
     async def delete_role(self, caller: Caller, name: str) -> None:
+        """ROLE_IN_USE while a user or an ACL names it."""
         await self._submit("roles", self.roles.delete(name))
         self._note("config.change", caller, name, "delete role")
 

@@ -109,6 +109,10 @@ class AclTable:
     def all(self) -> list[Acl]:
         return [self._acls[topic] for topic in sorted(self._acls)]
 
+    def naming(self, role: str) -> str | None:
+        """A topic or pattern whose ACL names the role, if there is one."""
+        return next((acl.topic for acl in self._acls.values() if role in acl.roles), None)
+
     def covering(self, topic: str) -> Acl | None:
         """The one ACL that counts for a topic."""
         own = self._acls.get(topic)

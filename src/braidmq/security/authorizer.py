@@ -1,14 +1,15 @@
 """The decision: may this principal do that. The only place that makes it.
 
+A login lasts as long as its account: whoever was deleted or disabled since is anonymous, whatever is asked.
+
 Access to a topic, with authentication on, first test that applies:
 
 1. the topic is public (its ACL says so, or it has none and topics are public by default): everybody who is logged in, and with
    `allow_anonymous` everybody;
 2. anonymous: `authentication required`;
-3. the user was deleted or disabled since the login: `unauthorized`, `user account is disabled`;
-4. a role of the user has the permission: yes;
-5. the topic's ACL names the user or one of its roles: yes;
-6. `unauthorized`.
+3. a role of the user has the permission: yes;
+4. the topic's ACL names the user or one of its roles: yes;
+5. `unauthorized`.
 
 Administration is never public. The broker's own topics are out of reach for everybody, administrators and brokers
 without authentication included. A dead-letter topic without an ACL of its own has that of the topic its records
@@ -77,6 +78,10 @@ class Authorizer:
         """Grows with everything a decision depends on: what was decided at another version has to be decided again."""
         return self._users.version + self._roles.version + self._acls.version
 
+    def current(self, principal: Principal) -> Principal:
+        """Who somebody that logged in once is now: nobody any more when the account is gone, disabled or another one."""
+        return principal if not self.enabled or self._live_user(principal) is not None else ANONYMOUS
+
     # --- decisions
 
     def decide(self, principal: Principal, permission: Permission, topic: str | None = None) -> BraidError | None:
@@ -88,11 +93,11 @@ class Authorizer:
         if permission is Permission.ADMIN or topic is None:
             return self._decide_by_role(principal, permission)
         acl = self._acl_of(topic)
-        if self.default_public if acl is None else acl.public:
-            return None if self.allow_anonymous or not principal.anonymous else BraidError("AUTHENTICATION_REQUIRED")
         user = self._live_user(principal)
-        if isinstance(user, BraidError):
-            return user
+        if self.default_public if acl is None else acl.public:
+            return None if self.allow_anonymous or user is not None else BraidError("AUTHENTICATION_REQUIRED")
+        if user is None:
+            return BraidError("AUTHENTICATION_REQUIRED")
         if self._roles.grants(user.roles, permission) or (acl is not None and acl.names(user.name, user.roles)):
             return None
         return BraidError("UNAUTHORIZED")
@@ -124,7 +129,7 @@ class Authorizer:
                 return self.decide(principal, _TOPIC_RULES[rule], topic)
             case Rule.OWNER | Rule.OWNER_OR_ADMIN | Rule.OWNER_WRITE_TOPIC | Rule.OWNER_READ_TOPIC:
                 refused = self._decide_known(principal)
-                if refused is None and self.enabled and owner is not None and owner != principal:
+                if refused is None and self.enabled and owner is not None and owner != self.current(principal):
                     # Somebody has to be able to end a transaction whose owner will not.
                     may_end_it = rule is Rule.OWNER_OR_ADMIN
                     refused = self.decide(principal, Permission.ADMIN) if may_end_it else BraidError("UNAUTHORIZED")
@@ -136,8 +141,8 @@ class Authorizer:
             case Rule.SELF_OR_ADMIN:
                 if principal.anonymous or principal.name != subject:
                     return self.decide(principal, Permission.ADMIN)
-                user = self._live_user(principal) if self.enabled else None
-                return user if isinstance(user, BraidError) else None
+                live = not self.enabled or self._live_user(principal) is not None
+                return None if live else BraidError("AUTHENTICATION_REQUIRED")
             case Rule.ADMIN:
                 refused = self.decide(principal, Permission.ADMIN, topic or None)
                 if refused is not None and refused.code == "UNAUTHORIZED" and op in AUDIT_TEXTS:
@@ -150,24 +155,19 @@ class Authorizer:
 
     def _decide_by_role(self, principal: Principal, permission: Permission) -> BraidError | None:
         user = self._live_user(principal)
-        if isinstance(user, BraidError):
-            return user
+        if user is None:
+            return BraidError("AUTHENTICATION_REQUIRED")
         return None if self._roles.grants(user.roles, permission) else BraidError("UNAUTHORIZED")
 
     def _decide_known(self, principal: Principal) -> BraidError | None:
         """Anybody with an account, and with `allow_anonymous` anybody."""
-        if not self.enabled or (principal.anonymous and self.allow_anonymous):
-            return None
-        user = self._live_user(principal)
-        return user if isinstance(user, BraidError) else None
+        known = not self.enabled or self.allow_anonymous or self._live_user(principal) is not None
+        return None if known else BraidError("AUTHENTICATION_REQUIRED")
 
-    def _live_user(self, principal: Principal) -> User | BraidError:
-        if principal.anonymous:
-            return BraidError("AUTHENTICATION_REQUIRED")
-        user = self._users.get(principal.name)
-        if user is None or user.id != principal.id:
-            return BraidError("UNAUTHORIZED")
-        return user if user.enabled else BraidError("USER_DISABLED")
+    def _live_user(self, principal: Principal) -> User | None:
+        """The account behind a login, as long as it is the one that logged in."""
+        user = None if principal.anonymous else self._users.get(principal.name)
+        return user if user is not None and user.id == principal.id and user.enabled else None
 
     def _acl_of(self, topic: str) -> Acl | None:
         if not topic:

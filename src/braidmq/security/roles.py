@@ -1,12 +1,14 @@
 """Roles, as a state machine: four that are always there, and those an operator adds.
 
 A role is a name for permissions. Users and ACLs name roles freely: a name without a role behind it grants nothing, and begins to
-grant when the role is created.
+grant when the role is created. The other way round a role that a user or an ACL names cannot be deleted: who had it would get
+whatever the next role of that name permits. That is decided when the command is applied, from tables whose commands are in the
+same journal, so a replay decides as it was decided then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -41,8 +43,10 @@ BUILT_IN: Final[dict[str, Role]] = {
 
 
 class RoleTable:
-    def __init__(self, roles_max: int = limits.ROLES_MAX) -> None:
+    def __init__(self, roles_max: int = limits.ROLES_MAX, used_by: Callable[[str], str | None] = lambda name: None) -> None:
+        """`used_by` says in words who names a role, None when nobody does."""
         self._roles_max = roles_max
+        self._used_by = used_by
         self._custom: dict[str, Role] = {}
         self.version = 0
         """Grows with every change, so that a decision made earlier can be told from a current one."""
@@ -66,12 +70,11 @@ class RoleTable:
 
     def create(self, name: str, permissions: Iterable[str], description: str = "") -> list[Any]:
         check_role(name)
-        known = [str(permission) for permission in Permission]
-        asked = list(dict.fromkeys(map(str, permissions)))
-        for permission in asked:
-            if permission not in known:
-                raise BraidError("INVALID_ARGUMENT", reason=f"unknown permission {permission!r}; there are {', '.join(known)}")
-        return ["create", name, asked, description[: limits.AUDIT_FIELD_CHARACTERS_MAX], self._roles_max]
+        return ["create", name, _checked_permissions(permissions), _checked_description(description), self._roles_max]
+
+    @staticmethod
+    def update(name: str, permissions: Iterable[str], description: str) -> list[Any]:
+        return ["update", name, _checked_permissions(permissions), _checked_description(description)]
 
     @staticmethod
     def delete(name: str) -> list[Any]:
@@ -87,15 +90,28 @@ class RoleTable:
                 role = self._custom[name] = _role(name, permissions, description)
                 self.version += 1
                 return role
+            case ["update", str(name), list(permissions), str(description)]:
+                self._require_custom(name)
+                role = self._custom[name] = _role(name, permissions, description)
+                self.version += 1
+                return role
             case ["delete", str(name)]:
-                if name in BUILT_IN:
-                    raise BraidError("ROLE_BUILT_IN", role=name)
-                gone = self._custom.pop(name, None)
-                if gone is None:
-                    raise BraidError("ROLE_NOT_FOUND", role=name)
+                gone = self._require_custom(name)
+                where = self._used_by(name)
+                if where is not None:
+                    raise BraidError("ROLE_IN_USE", role=name, where=where)
+                del self._custom[name]
                 self.version += 1
                 return gone
         raise AssertionError(f"unknown role command {command[:1]}")
+
+    def _require_custom(self, name: str) -> Role:
+        if name in BUILT_IN:
+            raise BraidError("ROLE_BUILT_IN", role=name)
+        role = self._custom.get(name)
+        if role is None:
+            raise BraidError("ROLE_NOT_FOUND", role=name)
+        return role
 
     # --- snapshots
 
@@ -105,6 +121,22 @@ class RoleTable:
     def restore(self, document: Any) -> None:
         self._custom = {name: _role(name, permissions, description) for name, permissions, description in document}
         self.version += 1
+
+
+def _checked_permissions(permissions: Iterable[str]) -> list[str]:
+    known = [str(permission) for permission in Permission]
+    asked = list(dict.fromkeys(map(str, permissions)))
+    for permission in asked:
+        if permission not in known:
+            raise BraidError("INVALID_ARGUMENT", reason=f"unknown permission {permission!r}; there are {', '.join(known)}")
+    return asked
+
+
+def _checked_description(text: str) -> str:
+    size, most = len(text.encode("utf-8", "replace")), limits.ROLE_DESCRIPTION_BYTES_MAX
+    if size > most:
+        raise BraidError("INVALID_ARGUMENT", reason=f"the description takes {size} bytes, {most} at most")
+    return text
 
 
 def _role(name: str, permissions: list[str], description: str) -> Role:

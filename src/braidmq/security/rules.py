@@ -78,6 +78,7 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.TXN_LIST: Rule.ADMIN,
     Op.AUDIT_EVENTS: Rule.ADMIN,
     Op.AUDIT_DOCUMENT: Rule.ADMIN,
+    Op.ACCOUNT_ADMIN: Rule.ADMIN,
     # --- consumer groups
     Op.GET_OFFSET: Rule.READ_TOPIC,
     Op.RESET_OFFSET: Rule.ADMIN,

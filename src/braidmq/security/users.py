@@ -1,8 +1,8 @@
 """Users, as a state machine: who exists, what is stored of their password, their roles and their quota.
 
-Times are seconds since the Unix epoch, as published clients read them. Each user has a number that is never used again, so a
-connection that logged in as somebody who was deleted since does not become the next user of that name. Commands carry hashes,
-never passwords.
+Times are seconds since the Unix epoch, as published clients read them. Each user has a number that is never used again, and gets
+another one when it is disabled: whoever logged in before is nobody from then on, and does not become somebody again when the
+account is enabled, or when the next user of that name is created. Commands carry hashes, never passwords.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class UserTable:
     def all(self) -> list[User]:
         return [self._users[name] for name in sorted(self._users)]
 
+    def having(self, role: str) -> str | None:
+        """A user that has the role, if there is one."""
+        return next((user.name for user in self._users.values() if role in user.roles), None)
+
     # --- commands
 
     def create(self, name: str, password_hash: str, roles: Iterable[str], now_ms: int) -> list[Any]:
@@ -93,14 +97,15 @@ class UserTable:
                     raise BraidError("USER_EXISTS", user=name)
                 if len(self._users) >= users_max:
                     raise BraidError("ACCOUNT_LIMIT", limit=users_max, what="users")
-                user = self._users[name] = User(name, self._next_id, password_hash, tuple(roles), True, now_s, now_s)
-                self._next_id += 1
+                user = self._users[name] = User(name, self._new_id(), password_hash, tuple(roles), True, now_s, now_s)
             case ["delete", str(name)]:
                 user = self.require(name)
                 del self._users[name]
             case ["update", str(name), roles, enabled, int(now_s)]:
                 user = self.require(name)
                 user.roles = user.roles if roles is None else tuple(roles)
+                if user.enabled and enabled is False:
+                    user.id = self._new_id()
                 user.enabled = user.enabled if enabled is None else enabled
                 user.updated_s = now_s
             case ["password", str(name), str(password_hash), int(now_s)]:
@@ -119,6 +124,10 @@ class UserTable:
                 raise AssertionError(f"unknown user command {command[:1]}")
         self.version += 1
         return user
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
 
     # --- snapshots
 

@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from braidmq import hot
@@ -35,6 +36,7 @@ from braidmq.server.flymq_listener import FlyMQListener
 from braidmq.server.fq_listener import FqListener
 from braidmq.server.listener import ConnectionCount, Listener
 from braidmq.server.logs import set_up_logging
+from braidmq.server.operations.transactions import note_abort
 from braidmq.server.tls import server_context
 
 logger = logging.getLogger("braidmq.server")
@@ -63,6 +65,7 @@ class BrokerServer:
         _raise_open_files()
         tls = server_context(config)
         self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self._clock)
+        self.broker.transactions.on_abort = partial(note_abort, self.broker)
         await self.broker.start()
         count = ConnectionCount(config.max_connections)
         try:

@@ -43,7 +43,7 @@ def authorize(caller: Caller, request: flymq.Request) -> None:
 def refuse_stranger(caller: Caller, op: int) -> None:
     """Refuse whoever has to log in first, before anything of the request is unpacked."""
     authorizer = caller.broker.security.authorizer
-    stranger = authorizer.enabled and caller.principal.anonymous and not authorizer.allow_anonymous
+    stranger = authorizer.enabled and not authorizer.allow_anonymous and authorizer.current(caller.principal).anonymous
     if stranger and _RULES.get(op, Rule.NONE) not in (Rule.NONE, Rule.ANSWER):
         raise denied(caller, op, "", BraidError("AUTHENTICATION_REQUIRED"))
 
@@ -135,13 +135,9 @@ async def check_cancel(caller: Caller, request: flymq.CancelDelayed) -> None:
     if not broker.security.authorizer.enabled:
         return
     number = number_in(request.id, "delayed-")
-    place = broker.work.table.delayed.get(number)
-    staged = {} if place is None else await broker.work.delayed.read([place[1]])
-    for message in staged.values():
-        if message.number != number:
-            continue
-        refused = broker.security.authorizer.decide_request(caller.principal, request.op, message.topic)
-        if refused is not None:
-            raise denied(caller, request.op, message.topic, refused)
-        return
-    raise BraidError("MESSAGE_NOT_FOUND", id=request.id)
+    message = (await broker.delayed.staged([number])).get(number)
+    if message is None:
+        raise BraidError("MESSAGE_NOT_FOUND", id=request.id)
+    refused = broker.security.authorizer.decide_request(caller.principal, request.op, message.topic)
+    if refused is not None:
+        raise denied(caller, request.op, message.topic, refused)

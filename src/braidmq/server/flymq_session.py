@@ -2,21 +2,23 @@
 
 A run of PRODUCE frames is taken all at once, by the parser; a batch, or a record that its topic checks, joins the same group
 commit. Anything else waits until every earlier answer is out, so a FETCH behind a PRODUCE sees its record. Every frame is
-authorized before it runs. Fetched data are slices of the log. What all connections have in common is in `session.py`.
+authorized before it runs, and one that waited for something to read once more before it is answered. Fetched data are slices of
+the log. What all connections have in common is in `session.py`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.log.partition import PartitionLog
+from braidmq.security.authorizer import Principal
 from braidmq.server.authorization import authorize, refuse_stranger
-from braidmq.server.operations import OPERATIONS, stage_batch, stage_checked
+from braidmq.server.operations import OPERATIONS, Answer, stage_batch, stage_checked
 from braidmq.server.session import Session
 from braidmq.wire import flymq
 from braidmq.wire.flymq import Dialect, Op
@@ -31,7 +33,7 @@ logger = logging.getLogger("braidmq.flymq")
 
 
 class FlyMQSession(Session):
-    __slots__ = ("_memberships", "dialect")
+    __slots__ = ("_commits", "_memberships", "dialect")
 
     listener: FlyMQListener
 
@@ -39,6 +41,8 @@ class FlyMQSession(Session):
         super().__init__(listener)
         self.dialect = listener.first_dialect
         self._memberships: set[tuple[int, str]] = set()
+        self._commits: set[str] = set()
+        """Groups of which the audit trail knows that this connection commits for them."""
 
     def lost(self) -> None:
         broker = self.broker
@@ -57,6 +61,19 @@ class FlyMQSession(Session):
 
     def remember_membership(self, topic_id: int, group: str) -> None:
         self._memberships.add((topic_id, group))
+
+    def first_commit(self, group: str) -> bool:
+        if group in self._commits:
+            return False
+        if len(self._commits) >= limits.SESSION_COMMITS_NOTED_MAX:
+            self._commits.clear()
+        self._commits.add(group)
+        return True
+
+    def logged_in(self, principal: Principal) -> None:
+        super().logged_in(principal)
+        # What another did says nothing about this one.
+        self._commits.clear()
 
     def error_bytes(self, error: BraidError) -> bytes:
         return flymq.encode_error(error, self.dialect)
@@ -189,4 +206,13 @@ class FlyMQSession(Session):
         except Exception as fault:
             self.write([self.error(fault)])
             return
-        self.run(outcome)
+        self.run(self._authorized(request, outcome) if isinstance(request, flymq.FetchBatches) else outcome)
+
+    async def _authorized(self, request: flymq.FetchBatches, outcome: Awaitable[Answer]) -> Answer:
+        """The answer to what waited for something to read, if it may still be had: rights that were taken away meanwhile count."""
+        authorizer = self.broker.security.authorizer
+        version = authorizer.version
+        answer = await outcome
+        if authorizer.version != version:
+            authorize(self, request)
+        return answer

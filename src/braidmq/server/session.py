@@ -43,6 +43,10 @@ _SHARED_VIEW: Final = memoryview(_SHARED)
 _FRONT_BYTES_MAX: Final = limits.RECEIVE_BUFFER_BYTES // 4
 """A kept piece up to this size is moved to the front of the shared buffer; a longer one is grown where it is."""
 
+_LOOK_AGAIN_S: Final = 0.5
+_PAID_S: Final = 0.001
+"""A debt that is as good as paid: timers are not finer."""
+
 
 class Due:
     """Answers of one run of requests, due when their records are durable."""
@@ -331,15 +335,28 @@ class Session(asyncio.BufferedProtocol, ABC):
 
     def charge(self, size: int, requests: int) -> None:
         """Note what was spent; beyond a quota, read and deliver nothing until it is paid."""
-        user = "" if self.principal.anonymous else self.principal.name
-        owed_s = self.broker.security.quotas.charge(user, size, requests, address=self.ip)
+        owed_s = self._owed_s(size, requests)
         if owed_s > 0 and not self._closing:
             if self._owing is not None:
                 self._owing.cancel()
-            self._owing = asyncio.get_running_loop().call_later(owed_s, self._paid)
+            self._wait_for_payment(owed_s)
             self._pause_reading()
 
-    def _paid(self) -> None:
+    def _owed_s(self, size: int, requests: int) -> float:
+        security = self.broker.security
+        principal = security.authorizer.current(self.principal)
+        user = "" if principal.anonymous else principal.name
+        return security.quotas.charge(user, size, requests, address=self.ip)
+
+    def _wait_for_payment(self, owed_s: float) -> None:
+        # Somebody may raise the quota meanwhile: whoever waits for long looks again now and then.
+        self._owing = asyncio.get_running_loop().call_later(min(owed_s, _LOOK_AGAIN_S), self._look_again)
+
+    def _look_again(self) -> None:
+        owed_s = self._owed_s(0, 0)
+        if owed_s > _PAID_S:
+            self._wait_for_payment(owed_s)
+            return
         self._owing = None
         self.last_frame_at = self.listener.now
         self._resume()

@@ -51,6 +51,14 @@ class Users:
         request = flymq.PasswordChange(user, new_password, old_password)
         await self._asker.ask(request, flymq.Ok, again=False)
 
+    async def quotas(self, user: str = "") -> flymq.Quotas:
+        """A user's quota; without a name those of all users that have one of their own. And what holds for everybody else."""
+        return await self._asker.ask(flymq.QuotaList(user), flymq.Quotas)
+
+    async def set_quota(self, user: str, bytes_per_s: int | None, requests_per_s: int | None) -> None:
+        """Say how much a user may spend a second, from now on; None is the broker's default, 0 is no quota."""
+        await self._asker.ask(flymq.QuotaSet(user, bytes_per_s, requests_per_s), flymq.Ok)
+
 
 class Roles:
     """`client.role`."""
@@ -60,6 +68,26 @@ class Roles:
 
     async def ls(self) -> list[flymq.Role]:
         return list((await self._asker.ask(flymq.RoleList(), flymq.Roles)).roles)
+
+    async def add(self, name: str, permissions: Sequence[str] = (), description: str = "") -> None:
+        """Add a role with permissions out of `read`, `write` and `admin`. One without any is still a name for ACLs."""
+        await self._asker.ask(flymq.RoleCreate(name, tuple(permissions), description), flymq.Ok, again=False)
+
+    async def set(self, name: str, *, permissions: Sequence[str] | None = None, description: str | None = None) -> None:
+        """Change a role, also for those who are connected; what is not given stays."""
+        known = next((role for role in await self.ls() if role.name == name), None)
+        if known is None:
+            raise BraidError("ROLE_NOT_FOUND", role=name)
+        request = flymq.RoleUpdate(
+            name,
+            known.permissions if permissions is None else tuple(permissions),
+            known.description if description is None else description,
+        )
+        await self._asker.ask(request, flymq.Ok)
+
+    async def rm(self, name: str) -> None:
+        """Remove a role that no user and no ACL names."""
+        await self._asker.ask(flymq.RoleDelete(name), flymq.Ok, again=False)
 
 
 class Acls:

@@ -73,6 +73,7 @@ class Client:
         self.role = Roles(self._asker)
         self.acl = Acls(self._asker)
         self.audit = Audit(self._asker)
+        self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
         self._children: list[Producer | Consumer | Transaction] = []
 
@@ -143,20 +144,20 @@ class Client:
         """Append one record and wait for its acknowledgement. The topic is created when it is missing.
 
         With a `schema` it is refused unless it fits the latest version; with `delay_ms` it comes later, and `delayed_id` of the
-        answer cancels it; with `ttl_ms` it is gone after that time. One of these at a time, and none with headers.
+        answer cancels it; with `ttl_ms` it is gone after that time. One of these at a time, and only the last with headers.
 
         It is sent once: when the connection breaks before the answer the outcome is unknown, and CONNECTION_LOST says so.
         A `Producer` retries without duplicates, and is much faster for many records.
         """
         given = [name for name, what in (("schema", schema), ("delay_ms", delay_ms), ("ttl_ms", ttl_ms)) if what is not None]
-        if len(given) + bool(headers) > 1:
+        if len(given) + bool(headers) > 1 and not (headers and given == ["ttl_ms"]):
             raise BraidError("INVALID_ARGUMENT", reason=f"{' and '.join(given + ['headers'] * bool(headers))} exclude each other")
         if self._cipher is not None:
             if schema is not None:
                 raise BraidError("INVALID_ARGUMENT", reason="the broker cannot check an encrypted value against a schema")
             value = self._cipher.encrypt(value)
         if headers:
-            return await self._produce_with_headers(topic, key, value, headers, partition)
+            return await self._produce_with_headers(topic, key, value, headers, partition, max(ttl_ms or 0, 0))
         if given:
             number = -1 if partition is None else partition
             return await self._produce_with(topic, value, key or b"", number, schema, delay_ms, ttl_ms)
@@ -180,7 +181,7 @@ class Client:
         return RecordMetadata(written.topic, written.partition, written.offset, written.timestamp)
 
     async def _produce_with_headers(
-        self, topic: str, key: bytes | None, value: bytes, headers: Mapping[str, bytes], partition: int | None
+        self, topic: str, key: bytes | None, value: bytes, headers: Mapping[str, bytes], partition: int | None, ttl_ms: int
     ) -> RecordMetadata:
         if partition is None:
             timeout_s = self.settings.timeout_s
@@ -191,6 +192,11 @@ class Client:
                 raise BraidError("TOPIC_NOT_FOUND", topic=topic)
             partition = (hot.fnv1a(key) if key else next(self._keyless)) % count
         batch = hot.encode_batch([key or None], [value], [encode_headers(headers)])
+        if ttl_ms:
+            # Imported here: it needs numpy, which takes longer to load than all of the client, and few records have one.
+            from braidmq.hot.expiring import with_times_to_live
+
+            batch = with_times_to_live(batch, [ttl_ms])
         request = flymq.ProduceBatch(topic, partition, batch)
         try:
             written = await self._ask(request, flymq.BatchProduced, again=False)
@@ -283,10 +289,10 @@ class Client:
     def transaction(self, transactional_id: str | None = None, *, timeout_s: float | None = None) -> Transaction:
         """Records and offsets that appear together or not at all; to be used as a context manager.
 
-        A transactional id names a producer over its restarts: beginning under it shuts an earlier instance out. Without a commit
-        within `timeout_s` (or the broker's own time-out) the broker drops it.
+        A transactional id names a producer over its restarts: the first transaction of a client under it shuts earlier clients
+        out. Without a commit within `timeout_s` (or the broker's own time-out) the broker drops it.
         """
-        transaction = Transaction(self._dialer, self.settings, self._cipher, transactional_id or "", timeout_s)
+        transaction = Transaction(self._dialer, self.settings, self._cipher, self._epochs, transactional_id or "", timeout_s)
         self._adopt(transaction)
         return transaction
 

@@ -37,7 +37,7 @@ from .dialer import Dialer
 from .pool import MOMENT_S, Pool
 from .topics import create_as_producer, partition_count
 
-RECORD_OVERHEAD_BYTES: Final = 32
+RECORD_OVERHEAD_BYTES: Final = 40
 """What a record adds to a batch beside its key and value, counted generously."""
 RECORD_BYTES_MAX: Final = limits.RECORD_BYTES_MAX - KIB
 """A record that is within the limit together with the batch around it."""
@@ -141,8 +141,9 @@ class Producer:
         key: bytes | None = None,
         headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
+        ttl_ms: int = 0,
     ) -> backend.Delivery:
-        """Take a record to be sent, and return its outcome-to-be.
+        """Take a record to be sent, and return its outcome-to-be. With `ttl_ms` it is gone so long after the broker got it.
 
         It waits only while the buffer is full (TIMED_OUT after `delivery_timeout_s`), or for the partitions of a topic that
         is used for the first time. Records with a key go to the partition of its FNV-1a hash. Records without one fill
@@ -160,11 +161,13 @@ class Producer:
             size_bytes += len(key)
         else:
             key = None
+        if ttl_ms < 0:
+            raise BraidError("INVALID_ARGUMENT", reason=f"ttl_ms {ttl_ms} is negative")
         if size_bytes > self._record_bytes_max:
             raise BraidError("RECORD_TOO_LARGE", size=size_bytes, limit=self._record_bytes_max)
         known = self._topics.get(topic)
         if known is None:
-            known, done = await self._open_topic(topic, key, value, attrs, partition)
+            known, done = await self._open_topic(topic, key, value, attrs, ttl_ms, partition)
             if done is not None:
                 return done
         outbox = self._outbox
@@ -189,6 +192,8 @@ class Producer:
                     batch.keys.append(key)
                     if attrs or batch.attrs is not None:
                         batch.add_attrs(attrs)
+                    if ttl_ms or batch.ttls_ms is not None:
+                        batch.add_ttl(ttl_ms)
                     batch.size_bytes += size_bytes
                     outbox.buffered_bytes += size_bytes
                     if batch.size_bytes >= self._batch_bytes or len(values) >= BATCH_RECORDS_MAX:
@@ -245,7 +250,7 @@ class Producer:
     # --- topics
 
     async def _open_topic(
-        self, topic: str, key: bytes | None, value: bytes, attrs: bytes, partition: int | None
+        self, topic: str, key: bytes | None, value: bytes, attrs: bytes, ttl_ms: int, partition: int | None
     ) -> tuple[_Topic, backend.Delivery | None]:
         """The lanes of a topic that is used for the first time.
 
@@ -269,7 +274,7 @@ class Producer:
             written: flymq.RecordMetadata | None = None
             if count == 0:
                 if not await create_as_producer(self._pool, topic, timeout_s):
-                    written = await self._produce_alone(topic, key, value, attrs, partition)
+                    written = await self._produce_alone(topic, key, value, attrs, ttl_ms, partition)
                 count = await partition_count(self._pool, topic, timeout_s)
                 if count == 0:
                     raise BraidError("TOPIC_NOT_FOUND", topic=topic)
@@ -280,10 +285,11 @@ class Producer:
         return known, done
 
     async def _produce_alone(
-        self, topic: str, key: bytes | None, value: bytes, attrs: bytes, partition: int | None
+        self, topic: str, key: bytes | None, value: bytes, attrs: bytes, ttl_ms: int, partition: int | None
     ) -> flymq.RecordMetadata:
-        if attrs:
-            raise BraidError("INVALID_ARGUMENT", reason="headers need a server that takes batches")
+        if attrs or ttl_ms:
+            what = "headers need" if attrs else "a time to live needs"
+            raise BraidError("INVALID_ARGUMENT", reason=f"{what} a server that takes batches")
         request = flymq.Produce(topic, key or b"", value, -1 if partition is None else partition)
         answer = answers([request], await self._pool.call([encode(request)], self._settings.timeout_s, again=False))[0]
         assert isinstance(answer, flymq.RecordMetadata)
@@ -364,6 +370,11 @@ class Producer:
     def _encode(self, batch: PendingBatch) -> bytes:
         lane = batch.lane
         data = hot.encode_batch(batch.keys, batch.values, batch.attrs, lane.producer_id, 0, batch.sequence)
+        if batch.ttls_ms is not None:
+            # Imported here: it needs numpy, which takes longer to load than all of the client, and few records have one.
+            from braidmq.hot.expiring import with_times_to_live
+
+            data = with_times_to_live(data, batch.ttls_ms)
         return encode(flymq.ProduceBatch(lane.topic, lane.partition, data))
 
     def _encode_one_by_one(self, batch: PendingBatch) -> list[bytes]:
@@ -374,8 +385,9 @@ class Producer:
 
     def _unfit(self, batch: PendingBatch, connection: Connection) -> BraidError | None:
         """Why a batch cannot go to a server that takes only single records."""
-        if batch.attrs is not None:
-            reason = f"headers need a server that takes batches, and {connection.server} does not"
+        if batch.attrs is not None or batch.ttls_ms is not None:
+            what = "headers need" if batch.attrs is not None else "a time to live needs"
+            reason = f"{what} a server that takes batches, and {connection.server} does not"
             return BraidError("INVALID_ARGUMENT", reason=reason)
         if batch.sent and not self._settings.retries_may_duplicate:
             return BraidError("CONNECTION_LOST", server=connection.server, reason="it replaced one that may have stored the record")

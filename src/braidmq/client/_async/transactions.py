@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
@@ -33,7 +34,8 @@ class Transaction:
     """Made by `Client.transaction`; use it as a context manager, which commits, or rolls back when an exception leaves it."""
 
     def __init__(
-        self, dialer: Dialer, settings: ClientSettings, cipher: ValueCipher | None, transactional_id: str, timeout_s: float | None
+        self, dialer: Dialer, settings: ClientSettings, cipher: ValueCipher | None, epochs: dict[str, int], transactional_id: str,
+        timeout_s: float | None,
     ) -> None:
         self.id = ""
         """The broker's name for it, once it has begun."""
@@ -42,6 +44,8 @@ class Transaction:
         self._dialer = dialer
         self._settings = settings
         self._cipher = cipher
+        self._epochs = epochs
+        """Transactional id to the epoch that this client has under it."""
         self._begin = flymq.TxnBegin(transactional_id, 0 if timeout_s is None else max(1, round(timeout_s * 1000)))
         self._connection: Connection | None = None
 
@@ -64,15 +68,21 @@ class Transaction:
             log.info("transaction %s was not rolled back: %s", self.id, refusal)
 
     async def begin(self) -> None:
-        """Begin it. Under a transactional id this ends what an earlier producer of that name began, and shuts it out."""
+        """Begin it. The first of a client under a transactional id ends what an earlier producer of that name began, and shuts it
+        out. Those that follow go on under the name; once a newer client has it they fail with FENCED_PRODUCER.
+        """
         if self.state != "new":
             raise BraidError("TRANSACTION_NOT_ACTIVE", state=self.state)
         self._connection = await self._dialer.dial(self._settings.timeout_s)
+        name = self._begin.transactional_id
         try:
-            self.id = (await self._ask(self._begin, flymq.TxnDone)).id
+            begun = await self._ask(replace(self._begin, epoch=self._epochs.get(name, -1)), flymq.TxnDone)
         except BaseException:
             await self._disconnect()
             raise
+        if name:
+            self._epochs[name] = begun.epoch
+        self.id = begun.id
         self.state = "active"
 
     async def produce(

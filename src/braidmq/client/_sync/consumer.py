@@ -539,13 +539,16 @@ class Consumer:
     def fail(self, record: ConsumedRecord, reason: str = "processing_error", error: str = "") -> Failure:
         """Say that a record could not be processed; `record.fail()` is the same.
 
-        The broker counts the attempts. Until the last one the record comes again, later each time; then it is a dead letter.
+        The broker counts the attempts. Until the last one the record comes again, later each time; then it is a dead letter. A call
+        that raised because no answer came may be made again: the failure is counted once.
         """
         if not self.group:
             raise BraidError("INVALID_ARGUMENT", reason="only a consumer with a group can report failures")
-        request = flymq.DlqFail(record.topic, record.partition, record.offset, self.group, reason, error)
+        token = self._retries.report(record)
+        request = flymq.DlqFail(record.topic, record.partition, record.offset, self.group, reason, error, token)
         answer = (self._control.ask([request]))[0]
         assert isinstance(answer, flymq.FailureRecorded)
+        self._retries.answered(record)
         if answer.dead_lettered:
             self._retries.settle(record)
         elif TopicPartition(record.topic, record.partition) in self._inbox.parts:

@@ -9,6 +9,7 @@ from braidmq.base.errors import BraidError
 from braidmq.client.models import Provenance, Record
 from braidmq.client.provenance import provenance
 from braidmq.client.reading import read_batches, record_maker
+from braidmq.log.letter_id import place_in
 from braidmq.wire import flymq
 
 from .asking import Asker
@@ -26,22 +27,34 @@ class DeadLetters:
 
     def ls(self, topic: str, max_count: int = LIST_MAX) -> list[flymq.DeadLetter]:
         """The letters that were neither replayed nor purged, the oldest first."""
-        return list((self._asker.ask(flymq.FetchDlq(topic, max_count), flymq.DeadLetters)).items)
+        found: list[flymq.DeadLetter] = []
+        while len(found) < max_count:
+            # Each answer holds what fits it. The next one begins with the last letter of this one, unless that is gone by then.
+            last = found[-1].id if found else ""
+            request = flymq.FetchDlq(topic, max_count - len(found) + bool(found), last)
+            page = (self._asker.ask(request, flymq.DeadLetters)).items
+            fresh = page[1:] if page and page[0].id == last else page
+            if not fresh:
+                break
+            found += fresh
+        return found
+
+    def find(self, topic: str, letter_id: str) -> flymq.DeadLetter:
+        """One letter by its id; MESSAGE_NOT_FOUND when it is not there, or not any more."""
+        if place_in(letter_id) is not None:
+            page = self._asker.ask(flymq.FetchDlq(topic, 1, letter_id), flymq.DeadLetters)
+            if page.items and page.items[0].id == letter_id:
+                return page.items[0]
+        raise BraidError("MESSAGE_NOT_FOUND", id=letter_id)
 
     def show(self, topic: str, letter_id: str) -> tuple[Record, Provenance | None]:
         """One letter as it lies in the dead-letter topic, with where it came from and why it is there."""
-        letter = next((letter for letter in self.ls(topic) if letter.id == letter_id), None)
-        parts = letter_id.rsplit("-", 2)
-        if letter is not None and len(parts) == 3 and parts[1].isascii() and parts[1].isdigit():
-            offset = int(parts[1])
-            name = topic if topic.endswith(SUFFIX) else topic + SUFFIX
-            info = self._asker.ask(flymq.Metadata(name), flymq.TopicMetadata)
-            for part in info.partitions:
-                if part.oldest <= offset < part.newest:
-                    record = self._record(name, part.id, offset)
-                    if record is not None and record.value == letter.data:
-                        return record, provenance(record)
-        raise BraidError("MESSAGE_NOT_FOUND", id=letter_id)
+        place = place_in((self.find(topic, letter_id)).id)
+        name = topic if topic.endswith(SUFFIX) else topic + SUFFIX
+        record = self._record(name, *place) if place is not None else None
+        if record is None:
+            raise BraidError("MESSAGE_NOT_FOUND", id=letter_id)
+        return record, provenance(record)
 
     def _record(self, topic: str, partition: int, offset: int) -> Record | None:
         request = flymq.FetchBatches(topic, partition, offset, 1, 1, 0)
@@ -54,7 +67,8 @@ class DeadLetters:
     ) -> int:
         """Send letters back to their topic, each once; returns how many.
 
-        Those with the given ids, or those in which `matching` occurs (reason, error, key or value), or all of them.
+        Those with the given ids, or those that `matching` fits, or all of them. `matching` is a filter as FETCH has it: a part of
+        the text, a regular expression or a JSON path. It is tried on key, value, reason and error.
         """
         if letter_ids and (matching or everything or max_count):
             raise BraidError("INVALID_ARGUMENT", reason="ids name the letters, so nothing else can")

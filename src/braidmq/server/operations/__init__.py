@@ -18,6 +18,7 @@ from braidmq.server.operations import (
     groups,
     produce,
     read,
+    roles,
     schemas,
     topics,
     transactions,
@@ -100,6 +101,7 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.ACL_LIST: users.acl_list,
     Op.PASSWORD_CHANGE: users.password_change,
     Op.ROLE_LIST: users.role_list,
+    Op.ACCOUNT_ADMIN: roles.account_admin,
     # --- audit
     Op.AUDIT_EVENTS: audit.audit_query,
     Op.AUDIT_DOCUMENT: audit.audit_export,

@@ -43,6 +43,10 @@ class Caller(Protocol):
         """The connection is a member of the group until it closes."""
         ...
 
+    def first_commit(self, group: str) -> bool:
+        """Whether the user commits for this group of a topic for the first time on this connection, as far as it remembers."""
+        ...
+
     def logged_in(self, principal: Principal) -> None:
         """The connection is somebody else from now on."""
         ...
@@ -73,6 +77,4 @@ async def auto_created(caller: Caller, name: str) -> Topic:
     known = broker.topics.get(name)
     if known is not None:
         return known
-    topic = await broker.auto_create(name, partitions_of_new(caller))
-    note(caller, "topic.create", name, "produce", partitions=str(topic.partitions))
-    return topic
+    return await broker.auto_create(name, partitions_of_new(caller), account(caller))

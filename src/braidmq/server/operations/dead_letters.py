@@ -8,7 +8,7 @@ from braidmq.wire import flymq
 
 
 async def fetch_dlq(caller: Caller, request: flymq.FetchDlq) -> Answer:
-    letters = await caller.broker.dead_letters.letters(request.topic, request.max)
+    letters = await caller.broker.dead_letters.letters(request.topic, request.max, start=request.start)
     items = (flymq.DeadLetter(letter.id, letter.value, letter.error, letter.attempts) for letter in letters)
     return respond(caller, request, flymq.DeadLetters(tuple(items)))
 
@@ -36,6 +36,6 @@ async def purge_dlq(caller: Caller, request: flymq.PurgeDlq) -> Answer:
 
 async def dlq_fail(caller: Caller, request: flymq.DlqFail) -> Answer:
     failed = await caller.broker.dead_letters.fail(
-        request.topic, request.partition, request.offset, request.group, request.reason, request.error
+        request.topic, request.partition, request.offset, request.group, request.reason, request.error, request.token
     )
     return respond(caller, request, flymq.FailureRecorded(failed.dead_lettered, failed.attempts, failed.retry_at_ms))

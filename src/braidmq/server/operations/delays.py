@@ -5,7 +5,7 @@ from __future__ import annotations
 from braidmq.base.errors import BraidError
 from braidmq.broker.admission import is_open
 from braidmq.server.authorization import check_cancel
-from braidmq.server.operations.calling import Answer, Caller, auto_created, note, partitions_of_new, respond
+from braidmq.server.operations.calling import Answer, Caller, account, auto_created, partitions_of_new, respond
 from braidmq.wire import flymq
 
 _LIST_DEFAULT = 100
@@ -22,10 +22,8 @@ async def produce_delayed(caller: Caller, request: flymq.ProduceDelayed) -> Answ
         return respond(caller, request, flymq.Delayed(buried.topic, buried.partition, buried.offset, buried.timestamp, *sizes))
     accepted = await broker.delayed.produce(
         request.topic, request.key, request.data, request.delay_ms, partition=request.partition,
-        partitions_of_new=partitions_of_new(caller),
+        partitions_of_new=partitions_of_new(caller), by=account(caller),
     )  # fmt: skip
-    if topic is None:
-        note(caller, "topic.create", request.topic, "produce")
     answer = flymq.Delayed(request.topic, accepted.partition, accepted.offset, accepted.timestamp, *sizes, accepted.id)
     return respond(caller, request, answer)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from braidmq.broker.groups import GroupInfo
+from braidmq.broker.pace import Pace
 from braidmq.server.operations.calling import Answer, Caller, note, respond
+from braidmq.server.operations.group_notes import NotedCommit, note_move, noted_groups
 from braidmq.wire import flymq
 from braidmq.wire.flymq import TopicPartition
 
@@ -12,14 +16,16 @@ from braidmq.wire.flymq import TopicPartition
 
 def subscribe(caller: Caller, request: flymq.Subscribe) -> Answer:
     broker = caller.broker
-    offset = broker.subscribe(request.topic, request.group, request.partition, request.mode, caller, caller.address)
+    with noted_groups(caller, request.group, (request.topic,), "subscribe"):
+        offset = broker.subscribe(request.topic, request.group, request.partition, request.mode, caller, caller.address)
     if request.group:
         caller.remember_membership(broker.topic(request.topic).id, request.group)
     return respond(caller, request, flymq.Offset(offset))
 
 
 async def commit(caller: Caller, request: flymq.Commit) -> Answer:
-    await caller.broker.commit_offset(request.topic, request.group, request.partition, request.offset)
+    with NotedCommit(caller, request.group, [(request.topic, request.partition, request.offset)], "commit"):
+        await caller.broker.commit_offset(request.topic, request.group, request.partition, request.offset)
     return respond(caller, request, flymq.Ok())
 
 
@@ -29,19 +35,24 @@ def get_offset(caller: Caller, request: flymq.GetOffset) -> Answer:
 
 
 async def reset_offset(caller: Caller, request: flymq.ResetOffset) -> Answer:
-    changes = await caller.broker.coordinator.reset(
-        request.topic, request.group, request.partition, request.mode, request.offset or 0
-    )
+    with noted_groups(caller, request.group, (request.topic,), "reset"):
+        changes = await caller.broker.coordinator.reset(
+            request.topic, request.group, request.partition, request.mode, request.offset or 0
+        )
     for change in changes:
-        note(
-            caller, "offset.reset", f"{request.topic}:{request.group}", request.mode, partition=str(change.partition),
-            before=str(change.before), after=str(change.after),
-        )  # fmt: skip
+        note_move(caller, request.topic, request.group, change.partition, change.before, change.after, request.mode)
     return respond(caller, request, flymq.Ok())
 
 
-def list_groups(caller: Caller, request: flymq.ListGroups) -> Answer:
-    return respond(caller, request, flymq.Groups(tuple(map(_info, caller.broker.coordinator.list_groups()))))
+async def list_groups(caller: Caller, request: flymq.ListGroups) -> Answer:
+    """A few at a time, and put into bytes beside the loop: all of them may take a second."""
+    rows: list[flymq.GroupInfo] = []
+    pace = Pace()
+    for info in caller.broker.coordinator.each_group():
+        rows.append(_info(info))
+        await pace.step(1 + len(info.offsets))
+    answer: Answer = await caller.broker.compute(partial(respond, caller, request, flymq.Groups(tuple(rows))))
+    return answer
 
 
 def describe_group(caller: Caller, request: flymq.DescribeGroup) -> Answer:
@@ -79,7 +90,12 @@ async def delete_group(caller: Caller, request: flymq.DeleteGroup) -> Answer:
 
 
 async def seek_to_timestamp(caller: Caller, request: flymq.SeekToTimestamp) -> Answer:
-    offset = await caller.broker.coordinator.seek(request.topic, request.group, request.partition, request.timestamp)
+    coordinator = caller.broker.coordinator
+    before = coordinator.position(request.topic, request.group, request.partition)
+    with noted_groups(caller, request.group, (request.topic,), "seek"):
+        offset = await coordinator.seek(request.topic, request.group, request.partition, request.timestamp)
+    if request.group:
+        note_move(caller, request.topic, request.group, request.partition, before, offset, "timestamp")
     return respond(caller, request, flymq.Offset(offset))
 
 
@@ -87,9 +103,10 @@ async def seek_to_timestamp(caller: Caller, request: flymq.SeekToTimestamp) -> A
 
 
 async def group_join(caller: Caller, request: flymq.GroupJoin) -> Answer:
-    joined = await caller.broker.coordinator.members.join(
-        request.group, request.member, request.topics, request.strategy, request.session_timeout_ms, caller, caller.address
-    )
+    with noted_groups(caller, request.group, request.topics, "join"):
+        joined = await caller.broker.coordinator.members.join(
+            request.group, request.member, request.topics, request.strategy, request.session_timeout_ms, caller, caller.address
+        )
     share = tuple(
         TopicPartition(topic, partition) for topic, partitions in sorted(joined.assignment.items()) for partition in partitions
     )
@@ -108,5 +125,6 @@ def group_leave(caller: Caller, request: flymq.GroupLeave) -> Answer:
 
 async def group_commit(caller: Caller, request: flymq.GroupCommit) -> Answer:
     offsets = [(place.topic, place.partition, place.offset) for place in request.offsets]
-    await caller.broker.coordinator.commit(request.group, request.member, request.generation, offsets)
+    with NotedCommit(caller, request.group, offsets, "commit"):
+        await caller.broker.coordinator.commit(request.group, request.member, request.generation, offsets)
     return respond(caller, request, flymq.Ok())

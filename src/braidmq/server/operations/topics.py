@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from braidmq.server.operations.calling import Answer, Caller, note, respond
+from braidmq.server.operations.calling import Answer, Caller, account, note, respond
 from braidmq.wire import flymq
 
 
 async def create_topic(caller: Caller, request: flymq.CreateTopic) -> Answer:
-    broker = caller.broker
-    known = broker.topics.get(request.topic)
-    topic = await broker.create_topic(request.topic, request.partitions, request.properties)
-    if known is None:
-        note(caller, "topic.create", topic.name, "create", partitions=str(topic.partitions))
+    await caller.broker.create_topic(request.topic, request.partitions, request.properties, by=account(caller))
     return respond(caller, request, flymq.Ok())
 
 

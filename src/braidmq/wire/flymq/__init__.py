@@ -100,6 +100,7 @@ from braidmq.wire.flymq.responses import (
     encode_error,
     encode_response,
 )
+from braidmq.wire.flymq.roles import Quota, QuotaList, Quotas, QuotaSet, RoleCreate, RoleDelete, RoleRequest, RoleUpdate
 from braidmq.wire.flymq.schemas import (
     DeleteSchema,
     GetSchema,
@@ -238,6 +239,10 @@ __all__ = [
     "ProduceWithSchema",
     "ProduceWithTtl",
     "PurgeDlq",
+    "Quota",
+    "QuotaList",
+    "QuotaSet",
+    "Quotas",
     "RecordMetadata",
     "RegisterSchema",
     "ReplayDlq",
@@ -245,7 +250,11 @@ __all__ = [
     "ResetOffset",
     "Response",
     "Role",
+    "RoleCreate",
+    "RoleDelete",
     "RoleList",
+    "RoleRequest",
+    "RoleUpdate",
     "Roles",
     "SchemaDefinition",
     "SchemaEntry",

@@ -32,6 +32,8 @@ class FetchDlq:
     topic: str
     """The topic the records came from, here and in the other requests."""
     max: int
+    start: str = ""
+    """Our own addition: the id of the letter to begin with; when it is gone, with the one that follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class ReplayDlq:
     id: str = ""
     offset: int | None = None
     filter: str = ""
-    """Only those that match, in the language of FETCH's filter."""
+    """Only those that match, in the language of FETCH's filter; it is tried on reason and error too."""
     all: bool = False
     """Without a filter, every one of them. It has to be said, so that a forgotten filter replays nothing."""
     max: int = 0
@@ -74,6 +76,9 @@ class DlqFail:
     group: str
     reason: str
     error: str
+    token: int = 0
+    """A number that the client chose for this failure. A report that comes again with it, because its answer got lost, is counted
+    once; 0 is counted each time."""
 
 
 DeadLetterRequest = FetchDlq | ReplayDlq | PurgeDlq | DlqFail
@@ -155,10 +160,12 @@ class _ReplayDlq:
 
 
 REQUESTS: Final[dict[int, WireType[Any]]] = {
-    Op.FETCH_DLQ: Layout(FetchDlq, topic=STR, max=I32),
+    Op.FETCH_DLQ: Extended(FetchDlq, {"start": STR}, topic=STR, max=I32),
     Op.REPLAY_DLQ: _ReplayDlq(),
     Op.PURGE_DLQ: Layout(PurgeDlq, topic=STR),
-    Op.DLQ_FAIL: Layout(DlqFail, topic=STR, partition=I32, offset=U64, group=STR, reason=STR, error=STR),
+    Op.DLQ_FAIL: Extended(
+        DlqFail, {"token": U64}, topic=STR, partition=I32, offset=U64, group=STR, reason=STR, error=STR
+    ),
 }
 
 RESPONSES: Final[dict[int, WireType[Any]]] = {

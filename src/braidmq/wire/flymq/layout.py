@@ -434,6 +434,7 @@ def _declared_names(build: Callable[..., Any]) -> list[str]:
 
 
 BOOL: Final = Fixed[bool]("?", "a bool")
+U8: Final = Fixed[int]("B", "an unsigned 8-bit integer")
 U16: Final = Fixed[int]("H", "an unsigned 16-bit integer")
 I32: Final = Fixed[int]("i", "a signed 32-bit integer")
 U32: Final = Fixed[int]("I", "an unsigned 32-bit integer")

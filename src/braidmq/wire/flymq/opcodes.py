@@ -64,6 +64,7 @@ class Op(IntEnum):
     TXN_LIST = 0x5C
     AUDIT_EVENTS = 0x5D
     AUDIT_DOCUMENT = 0x5E
+    ACCOUNT_ADMIN = 0x5F
     # --- consumer groups
     GET_OFFSET = 0x60
     RESET_OFFSET = 0x61

@@ -1,7 +1,7 @@
 """Transactions, 40 to 43, and our own TXN_OFFSETS and TXN_LIST.
 
 What a transaction needs beyond the published fields is our own addition behind them: a name that fences an earlier instance of the
-same producer, a time-out, and key and partition of a record.
+same producer, the epoch by which the broker knows an instance again, a time-out, and key and partition of a record.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ class TxnBegin:
     """Beginning under a name ends what an earlier producer of that name began."""
     timeout_ms: int = 0
     """0 leaves it to the broker."""
+    epoch: int = -1
+    """What the answer to an earlier one under the same name said: go on as that instance, unless a newer one took over. -1 is a new
+    instance, which takes the name over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class TxnDone:
 
     id: str
     success: bool = True
+    epoch: int = -1
+    """Of one that was begun under a name: which instance of the producer that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ TransactionResponse = TxnDone | Transactions
 _DONE: Final = Layout(TxnDone, id=STR, success=BOOL)
 
 REQUESTS: Final[dict[int, WireType[Any]]] = {
-    Op.TXN_BEGIN: Extended(TxnBegin, {"transactional_id": STR, "timeout_ms": U32}),
+    Op.TXN_BEGIN: Extended(TxnBegin, {"transactional_id": STR, "timeout_ms": U32, "epoch": I64}),
     Op.TXN_COMMIT: Layout(TxnCommit, id=STR),
     Op.TXN_ROLLBACK: Layout(TxnRollback, id=STR),
     Op.TXN_PRODUCE: Extended(TxnProduce, {"key": BYTES, "partition": I32}, id=STR, topic=STR, data=BYTES),
@@ -100,7 +105,7 @@ REQUESTS: Final[dict[int, WireType[Any]]] = {
 }
 
 RESPONSES: Final[dict[int, WireType[Any]]] = {
-    Op.TXN_BEGIN: _DONE,
+    Op.TXN_BEGIN: Extended(TxnDone, {"epoch": I64}, id=STR, success=BOOL),
     Op.TXN_COMMIT: _DONE,
     Op.TXN_ROLLBACK: _DONE,
     Op.TXN_PRODUCE: RECORD_METADATA,
