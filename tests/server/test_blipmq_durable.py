@@ -188,7 +188,7 @@ def test_an_unsubscribe_takes_the_filter_and_the_last_one_the_state(broker: Blip
 
 
 async def _groups(broker: BlipMQBroker) -> list[tuple[str, str, int]]:
-    return [(info.topic, info.group, len(info.members)) for info in broker.server.broker.coordinator.list_groups()]
+    return [(info.topic, info.group, len(info.members)) for info in broker.server.broker.coordinator.each_group()]
 
 
 def test_filters_at_qos_0_are_not_kept(broker: BlipMQBroker, publisher: BlipMQPeer) -> None:

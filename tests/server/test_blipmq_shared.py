@@ -144,7 +144,7 @@ def test_a_group_with_a_durable_member_waits_for_it_across_a_restart() -> None:
 
 def _members(broker: BlipMQBroker, text: str) -> int:
     async def count() -> int:
-        infos = broker.server.broker.coordinator.list_groups()
+        infos = broker.server.broker.coordinator.each_group()
         return sum(len(info.members) for info in infos if info.group == f"blipmq:{text}")
 
     return broker.run(count)

@@ -102,14 +102,15 @@ class BlipMQService:
         return topic.name.endswith(self.suffix)
 
     def topics_of(self, wanted: TopicFilter) -> list[Topic]:
-        """The topics that a filter matches now."""
+        """The topics that a filter matches now, in the order in which they came: that of sequence numbers."""
         topics = self.broker.topics
         if not wanted.wild:
             topic = topics.get(self.stored(wanted.pattern))
             return [] if topic is None or topic.name.startswith(INTERNAL_PREFIX) else [topic]
-        return [
+        matching = [
             topic for topic in topics.all() if not topic.name.startswith(INTERNAL_PREFIX) and wanted.matches(self.shown(topic.name))
         ]
+        return sorted(matching, key=lambda topic: topic.id)
 
     def from_now(self, feed: Feed) -> int:
         """Where a new subscriber begins: with what comes, and with all dead letters that are there."""
