@@ -171,7 +171,6 @@ class AuditTrail:
 
     async def _matching(self, query: AuditQuery) -> AsyncGenerator[tuple[AuditEvent, int], None]:
         """Events that match, from the newest to the oldest, each with its stored size."""
-        await self._caught_up()
         end = self._log.high_watermark
         for segment in reversed(list(self._log.segments)):
             start = segment.base_offset
@@ -197,14 +196,6 @@ class AuditTrail:
                 if segment.sealed:
                     self._oldest_ms[start] = oldest_ms
             end = start
-
-    async def _caught_up(self) -> None:
-        """Wait for events that are on their way: whoever asks about what it just did is to find it."""
-        if self._pending:
-            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            # A trail that cannot be written is still there to be read.
-            self._log.when_visible(self._log.accumulator.next_offset, lambda _: None if told.done() else told.set_result(None))
-            await told
 
     def _may_match(self, segment: Segment, query: AuditQuery) -> bool:
         newest_ms = segment.index.max_timestamp
