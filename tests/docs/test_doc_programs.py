@@ -17,7 +17,7 @@ import pytest
 from doc_pages import code_blocks, page
 from running_broker import RunningBroker, StartBroker
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 PAGES = ("README.md", "docs/client.md", "docs/client-blipmq.md", "docs/client-fq.md")
 PORTS = {"flymq": "127.0.0.1:9092", "blipmq": "127.0.0.1:7878", "fq": "127.0.0.1:8765"}
 

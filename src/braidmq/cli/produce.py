@@ -70,8 +70,9 @@ def run(args: argparse.Namespace) -> int:
         raise BraidError("INVALID_ARGUMENT", reason="--key and --key-separator exclude each other")
     if args.key_separator == "":
         raise BraidError("INVALID_ARGUMENT", reason="--key-separator is empty")
-    if args.via == "flymq" and sum(what is not None for what in (args.schema, args.delay, args.ttl)) + bool(args.header) > 1:
-        raise BraidError("INVALID_ARGUMENT", reason="--schema, --delay, --ttl and --header exclude each other")
+    with_extras = bool(args.header or args.ttl is not None)
+    if args.via == "flymq" and sum(what is not None for what in (args.schema, args.delay)) + with_extras > 1:
+        raise BraidError("INVALID_ARGUMENT", reason="--schema, --delay, and --ttl or --header exclude each other")
     delay_ms = None if args.delay is None else round(duration_option(args.delay, "--delay") * 1000)
     ttl_ms = 0 if args.ttl is None else round(duration_option(args.ttl, "--ttl") * 1000)
     if sum(map(bool, (args.values, args.file, args.whole_file))) > 1:
