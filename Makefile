@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt src/braidmq/hot/_native.pyx $(
 	@rm -f $(STAMP) src/braidmq/hot/_native*.so
 	@echo "setting up $(VENV) ..."
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,schemas,compression]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,schemas,compression,spark,connect,iceberg,postgres,otel]'
 	@$(BIN)/python -c 'from braidmq import hot; print("hot path:", hot.IMPLEMENTATION)'
 	@printf '%s' '$(CURDIR)' >$(STAMP)
 
