@@ -130,7 +130,7 @@ DECODED_BYTES_AT_ONCE_MAX: Final = 256 * KIB
 
 # --- connections
 RECEIVE_BUFFER_BYTES: Final = 256 * KIB
-"""One shared buffer that every plain connection receives into."""
+"""One buffer a port, that all of its plain connections receive into."""
 REQUEST_BACKLOG_BYTES_MAX: Final = 1 * MIB
 """Unparsed bytes a connection may hold while an earlier request runs; past it, its socket is not read."""
 WRITE_BUFFER_BYTES_HIGH: Final = 4 * MIB

@@ -50,6 +50,8 @@ from braidmq.security.audit import audit_settings
 
 _JOURNAL_SEGMENT_BYTES: Final = 16 * limits.MIB
 _WORK_CHECK_SECONDS: Final = 1.0
+_LATE_CHECKS: Final = 4
+"""Intervals after which a check of members comes so late that the broker was not there to hear them."""
 _OPENED_PER_RETENTION: Final = 500
 """Unused partitions opened for retention at a time, so that not all of them are open after one look."""
 _OPENING_STEPS: Final = 5
@@ -118,6 +120,8 @@ class Broker(BrokerReads):
         self.push = Hub(self)
         self.fq = FqQueues(self)
         self._housekeeping: list[asyncio.Task[None]] = []
+        self._members_checked_s = 0.0
+        self._members_excused = False
         self._deletions: set[asyncio.Task[bool]] = set()
         self._polls: set[asyncio.Event] = set()
         self._stopping = False
@@ -241,7 +245,13 @@ class Broker(BrokerReads):
         return self._metadata, self._offsets, self.work.journal
 
     async def _check_members(self) -> None:
-        self.coordinator.members.tick()
+        now_s = self._loop.time()
+        late = now_s - self._members_checked_s > _LATE_CHECKS * limits.MEMBERS_CHECK_SECONDS
+        self._members_checked_s = now_s
+        # Where the broker itself was held up, what members said meanwhile is read first, and they are judged the next time.
+        self._members_excused = late and not self._members_excused
+        if not self._members_excused:
+            self.coordinator.members.tick()
 
     async def _check_work(self) -> None:
         """What transactions, delayed messages and dead letters need now and then."""
