@@ -18,6 +18,10 @@ START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
 _POLL_SECONDS = 0.01
 
+WEB = ("admin", "metrics", "health")
+NO_WEB = tuple(f"--no-{name}-enabled" for name in WEB)
+"""Flags of a broker without HTTP ports, which are fixed ones by default; tests that want one ask for it, at any free port."""
+
 
 @dataclass
 class RunningBroker:
@@ -61,6 +65,9 @@ class RunningBroker:
         if "flymq" in self.addresses and listen:
             listen = ("--listen", f"flymq://{self.addresses['flymq']}")
         command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(self.data_dir), "--ready-file", str(ready_file)]
+        for name in WEB:
+            if not any(flag.startswith(f"--{name}-") for flag in self.flags):
+                command.append(f"--no-{name}-enabled")
         # Settings of the person who runs the tests are none of the tests' business.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("BRAID_", "FLYMQ_"))}
         with self._log_path.open("ab") as log:
