@@ -166,6 +166,14 @@ _ROWS: Final = (
     ErrorSpec("MALFORMED_HTTP", "cannot read the HTTP request: {reason}", 400, 8, "Send the request line, headers and a body with its length."),
     # --- the broker
     ErrorSpec("CONNECTION_LIMIT", "the broker already serves {limit} connections", 503, 7, "Close idle clients, or raise `max_connections`.", True),
+    ErrorSpec("NOT_READY", "the broker is {state}", 503, 7, "It recovers its log, or stops; `/ready` on the health port says when it is back.", True),
+    # --- the admin API
+    ErrorSpec("NO_SUCH_PATH", "there is nothing at {path}", 404, 8, "`/api/v1/openapi.json` lists every path."),
+    ErrorSpec("METHOD_NOT_ALLOWED", "{path} does not take {method}", 405, 8, "The header Allow names the methods it takes."),
+    ErrorSpec("MEDIA_TYPE", "the body is {given}, not {expected}", 415, 8, "Say with Content-Type what the body is."),
+    ErrorSpec("CROSS_SITE", "request refused: {reason}", 403, 6,
+              "Browsers reach the admin API by a name in `admin_hosts`, and change things only from its own pages."),
+    ErrorSpec("LIVE_LIMIT", "there are already {limit} live streams", 503, 7, "Close some; each page that follows something has one.", True),
     ErrorSpec("INTERNAL", "internal error: {reason}", 500, 7, "This is a bug; the broker's log has the details under the same text."),
     # --- configuration and command line
     ErrorSpec("CONFIG_UNKNOWN_KEY", "unknown setting `{key}` in {origin}{suggestion}", 400, 8, "`braid config show` lists every setting."),

@@ -139,6 +139,11 @@ class LogStore:
     def opened(self, topic_id: int, partition: int) -> PartitionLog | None:
         return self._open.get(f"topics/{topic_id}/{partition}")
 
+    def is_unused(self, topic_id: int, partition: int) -> bool:
+        """Whether nothing was ever written there, as far as that is known without opening it."""
+        name = f"topics/{topic_id}/{partition}"
+        return name not in self._open and name not in self._known
+
     def _partition(self, name: str, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         log = self._open.get(name)
         if log is None:
