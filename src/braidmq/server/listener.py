@@ -24,6 +24,9 @@ _KEEPALIVE_S: Final = 30
 _SWEEPS_PER_TIMEOUT: Final = 10
 _SWEEP_S_MAX: Final = 1.0
 
+PRODUCED: Final = "produce"
+"""What the operation of records that a parser takes is called, whatever a protocol calls it."""
+
 S = TypeVar("S", bound=Session)
 
 
@@ -49,6 +52,12 @@ class Listener(ABC, Generic[S]):
         self._tls = tls
         self.tls_identity = config.tls_identity
         """Which name of a client's certificate is its user."""
+        self.scheme = listen.scheme
+        self.protocol = listen.protocol
+        self.received_bytes = self.sent_bytes = self.accepted = 0
+        """Since the port was opened, of connections that are gone, too."""
+        self.produced_s = broker.figures.request(listen.protocol, PRODUCED)
+        """How long answers of records waited for the disk; those that wait together count once."""
         self.sessions: set[S] = set()
         self.stopping = False
         self.now = 0.0
@@ -90,6 +99,7 @@ class Listener(ABC, Generic[S]):
         """A session has its connection."""
         count = self._count
         count.open += 1
+        self.accepted += 1
         self.sessions.add(session)
         session.last_frame_at = self.now
         if count.open > count.most:
