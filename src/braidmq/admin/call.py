@@ -10,7 +10,7 @@ import binascii
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from braidmq.admin.identity import Doorkeeper, Visitor
 from braidmq.admin.shapes import Bounds
@@ -22,6 +22,9 @@ from braidmq.security.audit_events import Result
 from braidmq.security.authorizer import Authorizer, Principal
 from braidmq.security.rules import Rule
 from braidmq.server.app import BrokerServer
+
+if TYPE_CHECKING:
+    from braidmq.admin.metrics.snapshot import MetricsReader
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -58,6 +61,7 @@ class Call(Generic[Q, B]):
     body: B
     visitor: Visitor
     doorkeeper: Doorkeeper
+    metrics: MetricsReader
     headers: dict[str, str] = field(default_factory=dict)
     """Headers of the answer."""
 

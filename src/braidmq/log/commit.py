@@ -20,6 +20,7 @@ from braidmq.base import limits
 from braidmq.base.clock import Clock
 from braidmq.base.disk import AppendFile, Disk
 from braidmq.base.errors import BraidError
+from braidmq.base.figures import Figures
 from braidmq.log.level import Level
 from braidmq.log.partition import PartitionLog
 from braidmq.log.segment import Segment
@@ -33,7 +34,7 @@ Post = Callable[[Callable[[], None]], object]
 class Cycle:
     """What one turn of the loop wrote."""
 
-    __slots__ = ("after_sync", "after_write", "before_told", "closed", "failures", "files", "names", "synced", "written")
+    __slots__ = ("after_sync", "after_write", "before_told", "began_s", "closed", "failures", "files", "names", "synced", "written")
 
     def __init__(self) -> None:
         self.after_write: list[Callable[[Cycle], None]] = []
@@ -49,6 +50,8 @@ class Cycle:
         self.files: set[AppendFile] = set()
         self.names: set[str] = set()
         self.failures: dict[PartitionLog, BraidError] = {}
+        self.began_s = 0.0
+        """When its writes began."""
 
 
 class SyncJob:
@@ -104,9 +107,12 @@ class Syncer(Protocol):
 class ThreadSyncer:
     """Syncs in a thread of its own. Jobs that pile up during one sync share the next."""
 
-    def __init__(self, disk: Disk, post: Post) -> None:
+    def __init__(self, disk: Disk, post: Post, clock: Clock | None = None, took: Callable[[float], None] | None = None) -> None:
+        """With a `clock`, `took` is told how long each sync took, in the thread."""
         self._disk = disk
         self._post = post
+        self._clock = clock
+        self._took = took
         self._jobs: queue.SimpleQueue[SyncJob | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="braid-sync", daemon=True)
         self._thread.start()
@@ -135,7 +141,12 @@ class ThreadSyncer:
 
     def _sync(self, jobs: list[SyncJob]) -> None:
         together = SyncJob(set().union(*(job.files for job in jobs)), set().union(*(job.names for job in jobs)))
-        together.run(self._disk)
+        if self._clock is None or self._took is None:
+            together.run(self._disk)
+        else:
+            began_s = self._clock.monotonic()
+            together.run(self._disk)
+            self._took(self._clock.monotonic() - began_s)
 
         def finish() -> None:
             for job in jobs:
@@ -162,7 +173,7 @@ class InlineSyncer:
 class GroupCommit:
     """Gathers what a turn of the loop adds, and commits it."""
 
-    def __init__(self, clock: Clock, syncer: Syncer, call_soon: Post) -> None:
+    def __init__(self, clock: Clock, syncer: Syncer, call_soon: Post, figures: Figures | None = None) -> None:
         self._clock = clock
         self._syncer = syncer
         self._call_soon = call_soon
@@ -174,6 +185,7 @@ class GroupCommit:
         self._alone = False
         self._turn_ms = 0
         self.syncs_running = 0
+        self.figures = figures or Figures()
         self.on_failure: Callable[[PartitionLog, BraidError], None] | None = None
 
     def now_ms(self) -> int:
@@ -227,8 +239,11 @@ class GroupCommit:
         self._alone = len(cycle.after_write) + len(cycle.after_sync) <= 1
         dirty = self.dirty[:]
         self.dirty.clear()
+        figures = self.figures
+        began_s = self._clock.monotonic()
         for accumulator in dirty:
             partition: PartitionLog = accumulator.owner
+            end_before, bytes_before = partition.log_end, partition.written_bytes
             try:
                 files = partition.write_pending(now_ms)
             except BraidError as error:
@@ -238,6 +253,10 @@ class GroupCommit:
                 continue
             if not files:
                 continue
+            if partition.counted:
+                figures.records += partition.log_end - end_before
+                figures.written_bytes += partition.written_bytes - bytes_before
+                figures.batch_records.observe(partition.log_end - end_before)
             segment = partition.segments[-1]
             if partition.settings.level >= Level.FSYNC:
                 cycle.synced.append((partition, partition.log_end, segment, segment.size, files))
@@ -250,6 +269,9 @@ class GroupCommit:
                 # A closed segment is synced at every level, so that recovery need not look behind its last checkpoint.
                 cycle.files.update(files[:-1])
                 cycle.closed.append((partition, files[:-1]))
+        if dirty:
+            cycle.began_s = began_s
+            figures.append_s.observe(self._clock.monotonic() - began_s)
         # Nobody is told before all of them are visible: what was written together is seen together.
         for partition in cycle.written:
             partition.tell_visible()
@@ -263,6 +285,8 @@ class GroupCommit:
                 before_told()
             for callback in cycle.after_sync:
                 callback(cycle)
+            if dirty:
+                figures.commit_s.observe(self._clock.monotonic() - began_s)
 
     def _synced(self, cycle: Cycle, job: SyncJob) -> None:
         self.syncs_running -= 1
@@ -291,6 +315,7 @@ class GroupCommit:
         # Only now, so that what was synced together is seen together, whoever is told first.
         for partition in visible:
             partition.tell_visible()
+        self.figures.commit_s.observe(self._clock.monotonic() - cycle.began_s)
         for callback in cycle.after_sync:
             callback(cycle)
 

@@ -72,6 +72,8 @@ class BrokerServer:
         self.broker: Broker
         self.state: State = "starting"
         """`starting` while the log is recovered; only a `ready` broker may be asked anything."""
+        self.started_s = self.clock.monotonic()
+        """When it began, by the clock's `monotonic`."""
         self.listeners: list[Listener[Any]] = []
         self.addresses: dict[str, str] = {}
         """Scheme to address of each listener; a second one of a scheme is `scheme-2`, and so on."""
