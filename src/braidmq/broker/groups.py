@@ -177,10 +177,12 @@ class GroupCoordinator:
             raise BraidError("GROUP_NOT_FOUND", topic=topic, group=group)
         return lags[0]
 
-    async def lags(self) -> list[GroupLag]:
-        """Every group on every topic."""
+    async def lags(self, topics: Collection[str] | None = None) -> list[GroupLag]:
+        """Every group on every topic, or on these."""
         return await self._lags.groups(
-            (topic, group, dict(self._offsets.offsets(topic.id, group))) for topic, group in self._all()
+            (topic, group, dict(self._offsets.offsets(topic.id, group)))
+            for topic, group in self._all()
+            if topics is None or topic.name in topics
         )
 
     # --- published clients: a connection subscribes

@@ -12,14 +12,24 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from braidmq.admin.console import sign_in, topics
+from braidmq.admin.console import access, deliveries, groups, letters, messages, overview, schemas, sign_in, system, topics, trail, waiting
 from braidmq.admin.console.static import static_route
 from braidmq.admin.console.view import Console, PageRoute
 from braidmq.admin.site import Site
 
 _PAGES: Final[tuple[PageRoute, ...]] = (
+    *overview.PAGES,
     *sign_in.PAGES,
     *topics.PAGES,
+    *messages.PAGES,
+    *groups.PAGES,
+    *schemas.PAGES,
+    *letters.PAGES,
+    *waiting.PAGES,
+    *deliveries.PAGES,
+    *access.PAGES,
+    *trail.PAGES,
+    *system.PAGES,
 )
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from braidmq.admin.console.messages import time_ms
 from braidmq.admin.console.view import PageRoute, View
 from braidmq.admin.console.words import in_path
+from braidmq.admin.writing import json_response
 from braidmq.base.errors import BraidError
 from braidmq.security.rules import Rule
 
@@ -25,6 +26,13 @@ async def show_group(view: View) -> Response:
     place = _place(view)
     group = await view.fetch("get_topic_group", place)
     return await view.render("group.html", group=group, may_reset=await view.may(Rule.ADMIN))
+
+
+async def show_trend(view: View) -> Response:
+    """How its lag went lately, for the plot of its page."""
+    place = _place(view)
+    await view.fetch("get_topic_group", place)
+    return json_response({"samples": [list(sample) for sample in await view.console.trend.of(place["topic"], place["group"])]})
 
 
 async def plan_reset(view: View) -> Response:
@@ -69,6 +77,7 @@ def _wanted(form: dict[str, str]) -> dict[str, object]:
 PAGES: Final = (
     PageRoute("GET", "/console/groups", list_groups),
     PageRoute("GET", "/console/topics/{topic}/groups/{group}", show_group),
+    PageRoute("GET", "/console/topics/{topic}/groups/{group}/trend", show_trend),
     PageRoute("POST", "/console/topics/{topic}/groups/{group}/plan", plan_reset),
     PageRoute("POST", "/console/topics/{topic}/groups/{group}/reset", reset),
     PageRoute("POST", "/console/topics/{topic}/groups/{group}/delete", delete_group),

@@ -19,7 +19,8 @@ async def list_topics(view: View) -> Response:
     search = view.asked.get("search", "")
     query = {"search": search, "cursor": view.asked.get("cursor", ""), "limit": _ROWS}
     rows, call = await view.run("list_topics", query=query)
-    return await view.render("topics.html", rows=rows, search=search, cursor=call.headers.get("X-Next-Cursor", ""))
+    figures = {each.name: each for each in await view.fetch("list_topic_figures", query=query)}
+    return await view.render("topics.html", rows=rows, figures=figures, search=search, cursor=call.headers.get("X-Next-Cursor", ""))
 
 
 async def create_topic(view: View) -> Response:

@@ -28,6 +28,7 @@ from braidmq.admin.call import Call
 from braidmq.admin.console import words
 from braidmq.admin.console.navigation import NAVIGATION
 from braidmq.admin.console.static import static_url
+from braidmq.admin.console.trend import LagTrend
 from braidmq.admin.shapes import read_body, read_query
 from braidmq.admin.site import Site, request_id_of, set_cookies
 from braidmq.base import limits
@@ -61,6 +62,7 @@ class Console:
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        self.trend = LagTrend(site)
 
     @cached_property
     def templates(self) -> jinja2.Environment:
@@ -78,6 +80,7 @@ class Console:
 
         async def served(request: Request) -> Response:
             view = View(self, request)
+            self.trend.keep_watching()
             try:
                 return await page.handler(view)
             except Exception as fault:
@@ -88,7 +91,7 @@ class Console:
 
 class View:
     def __init__(self, console: Console, request: Request) -> None:
-        self._console = console
+        self.console = console
         self.site = console.site
         self.request = request
         self._identity: Identity | None = None
@@ -184,7 +187,7 @@ class View:
         request = self.request
         theme = request.cookies.get(THEME_COOKIE, "")
         notice = unquote(request.cookies.get(NOTICE_COOKIE, ""))
-        text = self._console.templates.get_template(template).render(
+        text = self.console.templates.get_template(template).render(
             identity=identity, here=request.url.path, asked=self.asked, notice=notice,
             theme=theme if theme in ("dark", "light") else "", csrf=(identity.csrf_token or "") if identity else "", **values,
         )  # fmt: skip
@@ -199,7 +202,7 @@ class View:
 
     def part(self, template: str, status: int = 200, **values: Any) -> Response:
         """A piece of a page."""
-        return self._html(self._console.templates.get_template(template).render(asked=self.asked, **values), status)
+        return self._html(self.console.templates.get_template(template).render(asked=self.asked, **values), status)
 
     def go(self, url: str, notice: str = "") -> Response:
         """Lead to another page, which says what was done."""
