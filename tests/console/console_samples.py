@@ -77,14 +77,14 @@ async def _fill(broker: Broker, auth: bool) -> None:
 def _clients(broker: EmbeddedBroker, auth: bool) -> Iterator[None]:
     """Somebody of every protocol."""
     addresses = broker.server.addresses
-    login = {"user": ADMIN[0], "password": ADMIN[1]} if auth else {}
+    login = {"username": ADMIN[0], "password": ADMIN[1]} if auth else {}
     with ExitStack() as stack:
         stack.enter_context(connect(addresses["flymq"], **login)).list_topics()  # type: ignore[arg-type]
         subscriber = stack.enter_context(blipmq.connect(addresses["blipmq"], client_id="dashboard", **login))  # type: ignore[arg-type]
         subscriber.subscribe("sensors/#", qos=1)
         subscriber.publish("sensors/1", b'{"degrees": 21}', qos=1)
         reader = stack.enter_context(
-            fq.connect(addresses["fq"], user=login.get("user", "me"), password=login.get("password", ""), queue="audit-log",
+            fq.connect(addresses["fq"], user=login.get("username", "me"), password=login.get("password", ""), queue="audit-log",
                        queue_type="disk:public,block,permanent")
         )  # fmt: skip
         reader.bind("logs", 'prefix:"web."', fq_names.FLAGS_PERMANENT)

@@ -9,12 +9,17 @@
     return String(Math.abs(value) < 10 ? +value.toFixed(2) : Math.round(value));
   };
 
+  const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
+  const fromZero = (_chart, _low, high) => [0, high > 0 ? high * 1.1 : 1];
+
   // --- plots
 
   class Plot {
-    constructor(host, titles, keepSeconds) {
+    constructor(host, titles, keepSeconds, height, twoScales = false) {
       this.host = host;
       this.titles = titles;
+      this.height = height;
+      this.twoScales = twoScales;
       this.keep = keepSeconds;
       this.data = [[], ...titles.map(() => [])];
       this.draw();
@@ -26,7 +31,7 @@
     size() {
       const style = getComputedStyle(this.host);
       const width = this.host.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
-      return { width: Math.max(120, width), height: Math.max(80, this.host.clientHeight - 44) };
+      return { width: Math.max(120, width), height: this.height };
     }
 
     draw() {
@@ -35,9 +40,14 @@
       this.chart = new uPlot({
         ...this.size(),
         cursor: { points: { size: 6 } },
-        scales: { y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-        axes: [axis, { ...axis, size: 46, values: (_chart, ticks) => ticks.map(short) }],
-        series: [{}, ...this.titles.map((label, number) => ({ label, stroke: color(`--plot-${number + 1}`), width: 1.5, points: { show: false }, value: (_chart, value) => short(value) }))],
+        legend: { markers: { width: 0, fill: (_chart, number) => color(`--plot-${number}`) } },
+        scales: { y: { range: fromZero }, second: { range: fromZero } },
+        axes: [
+          { ...axis, space: 80, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800], values: (_chart, ticks) => ticks.map(clock) },
+          { ...axis, size: 46, values: (_chart, ticks) => ticks.map(short) },
+          ...(this.twoScales ? [{ ...axis, scale: "second", side: 1, size: 46, grid: { show: false }, values: (_chart, ticks) => ticks.map((tick) => `${short(tick)} s`) }] : []),
+        ],
+        series: [{ label: "UTC", value: (_chart, value) => (value == null ? "" : clock(value)) }, ...this.titles.map((label, number) => ({ label, scale: this.twoScales && number ? "second" : "y", stroke: color(`--plot-${number + 1}`), width: 1.5, points: { show: false }, value: (_chart, value) => short(value) }))],
       }, this.data, this.host);
     }
 
@@ -65,12 +75,12 @@
     const kinds = {
       throughput: [["in", "pushed"], (now, before) => [per(now, before, "records_in"), per(now, before, "delivered")]],
       bytes: [["received", "sent", "written"], (now, before) => ["received_bytes", "sent_bytes", "written_bytes"].map((name) => per(now, before, name))],
-      latency: [["produce p50 ms", "produce p99 ms", "commit p99 ms", "sync p99 ms"], (now) => [now.produce_p50_ms, now.produce_p99_ms, now.commit_p99_ms, now.fsync_p99_ms]],
+      latency: [["produce p50", "produce p99", "commit p99", "sync p99"], (now) => [now.produce_p50_ms, now.produce_p99_ms, now.commit_p99_ms, now.fsync_p99_ms]],
       connections: [["FlyMQ", "BlipMQ", "fq"], (now) => ["flymq", "blipmq", "fq"].map((name) => now.connections[name] || 0)],
     };
     const drawn = [...plots.querySelectorAll("[data-live]")].map((host) => {
       const [titles, read] = kinds[host.dataset.live];
-      return [new Plot(host, titles, kept), read];
+      return [new Plot(host, titles, kept, 190), read];
     });
     let before = null;
     const seen = [];
@@ -88,6 +98,7 @@
     } catch (_broken) {
       sessionStorage.removeItem("braid:figures");
     }
+    for (const [plot] of drawn) plot.chart.setData(plot.data);
     const stream = new EventSource(plots.dataset.stream);
     stream.addEventListener("figures", (event) => {
       take(JSON.parse(event.data));
@@ -102,7 +113,7 @@
   // --- a group's lag
 
   for (const host of document.querySelectorAll("[data-plot='lag']")) {
-    const plot = new Plot(host, ["records", "seconds"], 3600);
+    const plot = new Plot(host, ["records", "seconds behind"], 3600, 150, true);
     const look = async () => {
       if (!document.hidden) {
         const answer = await fetch(host.dataset.source, { headers: { Accept: "application/json" } }).catch(() => null);
