@@ -6,7 +6,6 @@ Pages are lists that begin after a place. The place is a cursor: text that means
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -140,7 +139,7 @@ def write_cursor(place: Any) -> str:
 def read_cursor(cursor: str) -> Any:
     try:
         return _tuples(json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))))
-    except (binascii.Error, ValueError):
+    except (ValueError, RecursionError):
         raise BraidError("INVALID_ARGUMENT", reason="`cursor` is none that this API gave") from None
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from braidmq import hot
 from braidmq.base import limits
@@ -21,6 +21,7 @@ from braidmq.base.clock import Clock
 from braidmq.base.disk import AppendFile, Disk
 from braidmq.base.errors import BraidError
 from braidmq.base.figures import Figures
+from braidmq.base.tracing import Tracing
 from braidmq.log.level import Level
 from braidmq.log.partition import PartitionLog
 from braidmq.log.segment import Segment
@@ -34,7 +35,10 @@ Post = Callable[[Callable[[], None]], object]
 class Cycle:
     """What one turn of the loop wrote."""
 
-    __slots__ = ("after_sync", "after_write", "before_told", "began_s", "closed", "failures", "files", "names", "synced", "written")
+    __slots__ = (
+        "after_sync", "after_write", "append", "before_told", "began_s", "causes", "closed", "failures", "files", "names", "synced",
+        "written",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.after_write: list[Callable[[Cycle], None]] = []
@@ -52,6 +56,10 @@ class Cycle:
         self.failures: dict[PartitionLog, BraidError] = {}
         self.began_s = 0.0
         """When its writes began."""
+        self.causes: list[Any] = []
+        """What it is for, where somebody traces."""
+        self.append: Any = None
+        """Its writes, as somebody who traces knows them."""
 
 
 class SyncJob:
@@ -186,6 +194,7 @@ class GroupCommit:
         self._turn_ms = 0
         self.syncs_running = 0
         self.figures = figures or Figures()
+        self.tracing: Tracing | None = None
         self.on_failure: Callable[[PartitionLog, BraidError], None] | None = None
 
     def now_ms(self) -> int:
@@ -228,6 +237,10 @@ class GroupCommit:
         else:
             self._schedule()
 
+    def cause(self, context: Any) -> None:
+        """Something that this turn's cycle is for, for whoever traces."""
+        self._cycle.causes.append(context)
+
     def when_seen(self, callback: Callable[[], None]) -> None:
         """Call back at the moment readers see what this turn's cycle syncs, before anyone is told of it."""
         self._cycle.before_told.append(callback)
@@ -240,6 +253,7 @@ class GroupCommit:
         dirty = self.dirty[:]
         self.dirty.clear()
         figures = self.figures
+        records_before = figures.records
         began_s = self._clock.monotonic()
         for accumulator in dirty:
             partition: PartitionLog = accumulator.owner
@@ -271,7 +285,10 @@ class GroupCommit:
                 cycle.closed.append((partition, files[:-1]))
         if dirty:
             cycle.began_s = began_s
-            figures.append_s.observe(self._clock.monotonic() - began_s)
+            took_s = self._clock.monotonic() - began_s
+            figures.append_s.observe(took_s)
+            if self.tracing is not None:
+                cycle.append = self.tracing.append(took_s, figures.records - records_before, len(dirty), cycle.causes)
         # Nobody is told before all of them are visible: what was written together is seen together.
         for partition in cycle.written:
             partition.tell_visible()
@@ -315,7 +332,10 @@ class GroupCommit:
         # Only now, so that what was synced together is seen together, whoever is told first.
         for partition in visible:
             partition.tell_visible()
-        self.figures.commit_s.observe(self._clock.monotonic() - cycle.began_s)
+        took_s = self._clock.monotonic() - cycle.began_s
+        self.figures.commit_s.observe(took_s)
+        if self.tracing is not None:
+            self.tracing.fsync(took_s, len(job.files), cycle.append)
         for callback in cycle.after_sync:
             callback(cycle)
 

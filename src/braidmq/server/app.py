@@ -38,6 +38,7 @@ from braidmq.server.listener import ConnectionCount, Listener
 from braidmq.server.logs import set_up_logging
 from braidmq.server.operations.transactions import note_abort
 from braidmq.server.tls import server_context
+from braidmq.server.tracing import open_tracing
 
 logger = logging.getLogger("braidmq.server")
 
@@ -84,6 +85,8 @@ class BrokerServer:
         _raise_open_files()
         tls = server_context(config)
         self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self.clock)
+        if config.tracing_enabled:
+            self.broker.commit.tracing = open_tracing(self.clock)
         self.broker.transactions.on_abort = partial(note_abort, self.broker)
         await self.broker.start()
         count = ConnectionCount(config.max_connections)

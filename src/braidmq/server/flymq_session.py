@@ -165,8 +165,12 @@ class FlyMQSession(Session):
         due = self.due(b"".join(answer))
         clock = self.broker.clock
         began_s = clock.monotonic()
+        batch = request.batch if isinstance(request, flymq.ProduceBatch) else None
+        traced = None if self.broker.commit.tracing is None else self.traced_produce(batch)
 
         def durable(error: BraidError | None) -> None:
+            if traced is not None:
+                traced.end("" if error is None else error.code, records=staged.records)
             self.listener.produced_s.observe(clock.monotonic() - began_s)
             if error is not None:
                 due.answers = self.error(error)

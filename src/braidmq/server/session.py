@@ -27,6 +27,7 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
+from braidmq.base.tracing import Traced
 from braidmq.broker.admission import is_open
 from braidmq.broker.topics import Topic
 from braidmq.log.commit import Cycle
@@ -377,10 +378,21 @@ class Session(asyncio.BufferedProtocol, ABC):
         level = Level(out.level)
         due = self.due(out.take())
         began_s = self.broker.clock.monotonic()
+        traced = None if self.broker.commit.tracing is None else self.traced_produce()
         # At level `none` nobody waits for the disk either, but a read behind the run must still find its records.
-        self.broker.commit.join(level, lambda cycle: self._run_done(due, cycle, level, began_s))
+        self.broker.commit.join(level, lambda cycle: self._run_done(due, cycle, level, began_s, traced))
 
-    def _run_done(self, due: Due, cycle: Cycle, level: Level, began_s: float) -> None:
+    def traced_produce(self, batch: Buffer | None = None) -> Traced:
+        """A span of records that were taken in, until their answer."""
+        commit = self.broker.commit
+        assert commit.tracing is not None
+        traced = commit.tracing.produce(self.listener.protocol, self.address, batch)
+        commit.cause(traced.context)
+        return traced
+
+    def _run_done(self, due: Due, cycle: Cycle, level: Level, began_s: float, traced: Traced | None) -> None:
+        if traced is not None:
+            traced.end(next((error.code for error in cycle.failures.values()), ""), answer_bytes=due.size)
         self.listener.produced_s.observe(self.broker.clock.monotonic() - began_s)
         if cycle.failures and level is not Level.NONE:
             due.answers = self.failed_run(due.answers, cycle.failures)

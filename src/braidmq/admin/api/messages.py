@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Literal
@@ -280,5 +279,5 @@ def bytes_of(text: str, encoding: Encoding, name: str) -> bytes:
         return text.encode()
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:
         raise BraidError("INVALID_ARGUMENT", reason=f"`{name}` is not base64") from None

@@ -79,6 +79,10 @@ async def _fetch_filtered(caller: Caller, request: flymq.Fetch, log: PartitionLo
 
 
 def _fetched(caller: Caller, request: flymq.Fetch, log: PartitionLog, rows: Rows) -> Answer:
+    tracing = caller.broker.commit.tracing
+    if tracing is not None and rows.count:
+        # Rows are without attributes, so there is nothing to link to.
+        tracing.deliver("flymq", caller.address, log.topic, log.partition, ())
     log.read_records += rows.count
     log.read_bytes += rows.size
     head = encode_header(request.op, 12 + rows.size)
@@ -115,6 +119,9 @@ async def _fetch_batches_later(
 
 
 def _fetched_batches(caller: Caller, request: flymq.FetchBatches, log: PartitionLog, read: Batches) -> Answer:
+    tracing = caller.broker.commit.tracing
+    if tracing is not None and read.size:
+        tracing.deliver("flymq", caller.address, log.topic, log.partition, read.slices)
     log.read_records += max(0, read.next_offset - request.offset)
     log.read_bytes += read.size
     empty = flymq.FetchedBatches(request.topic, request.partition, log.high_watermark, log.log_start, b"")
