@@ -33,7 +33,7 @@ def sample_broker(directory: Path, *, auth: bool = True) -> Iterator[EmbeddedBro
     (directory / "password").write_text(ADMIN[1])
     settings: dict[str, object] = {}
     if auth:
-        settings = {"auth_enabled": True, "auth_admin_password_file": str(directory / "password")}
+        settings = {"auth_enabled": True, "auth_default_public": False, "auth_admin_password_file": str(directory / "password")}
     with EmbeddedBroker(
         RealDisk(), str(directory / "data"), web=True, durability="os", listen=LISTENERS, audit_enabled=True, **settings
     ) as broker:
@@ -77,16 +77,18 @@ async def _fill(broker: Broker, auth: bool) -> None:
 def _clients(broker: EmbeddedBroker, auth: bool) -> Iterator[None]:
     """Somebody of every protocol."""
     addresses = broker.server.addresses
-    login = {"username": ADMIN[0], "password": ADMIN[1]} if auth else {}
+    user, password = ADMIN if auth else ("", "")
     with ExitStack() as stack:
-        stack.enter_context(connect(addresses["flymq"], **login)).list_topics()  # type: ignore[arg-type]
-        subscriber = stack.enter_context(blipmq.connect(addresses["blipmq"], client_id="dashboard", **login))  # type: ignore[arg-type]
+        stack.enter_context(connect(addresses["flymq"], username=user or None, password=password or None)).list_topics()
+        key = f"{user}:{password}" if auth else ""
+        subscriber = stack.enter_context(blipmq.connect(addresses["blipmq"], api_key=key, client_id="dashboard"))
         subscriber.subscribe("sensors/#", qos=1)
         subscriber.publish("sensors/1", b'{"degrees": 21}', qos=1)
         reader = stack.enter_context(
-            fq.connect(addresses["fq"], user=login.get("username", "me"), password=login.get("password", ""), queue="audit-log",
-                       queue_type="disk:public,block,permanent")
-        )  # fmt: skip
+            fq.connect(
+                addresses["fq"], user=user or "me", password=password, queue="audit-log", queue_type="disk:public,block,permanent"
+            )
+        )
         reader.bind("logs", 'prefix:"web."', fq_names.FLAGS_PERMANENT)
         reader.publish("logs", b"web.access", b"GET /")
         reader.flush(confirm=True)
