@@ -107,7 +107,7 @@ def test_schemas_and_dead_letters(web: WebClient, wire: Client) -> None:
 
 def test_delayed_messages_and_transactions(web: WebClient, wire: Client) -> None:
     wire.create_topic("later", 1)
-    wire.produce_delayed("later", b"v", 600_000)
+    wire.produce("later", b"v", delay_ms=600_000)
     (waiting,) = web.get("/api/v1/delayed?topic=later").json["messages"]
     assert waiting["size_bytes"] == 1
     assert web.delete(f"/api/v1/delayed/{waiting['id']}").status == 204
@@ -118,7 +118,7 @@ def test_delayed_messages_and_transactions(web: WebClient, wire: Client) -> None
         assert row["records"] == 1 and row["state"] == "active"
         assert web.post(f"/api/v1/transactions/{row['id']}/abort").status == 204
         assert web.get("/api/v1/transactions").json == []
-        transaction.abort()
+        transaction.rollback()
 
 
 def test_whoever_is_connected_is_seen_and_can_be_closed(web: WebClient, standing: EmbeddedBroker, wire: Client) -> None:
@@ -179,7 +179,7 @@ def test_the_broker_itself(web: WebClient, standing: EmbeddedBroker) -> None:
     assert web.get("/api/v1/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
-def test_secrets_in_settings_are_not_shown(tmp_path: object) -> None:
+def test_secrets_in_settings_are_not_shown() -> None:
     from braidmq.base.config import load_config
     from braidmq.base.config_settings import BY_KEY
 

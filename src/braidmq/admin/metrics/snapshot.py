@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import braidmq
 from braidmq import hot
-from braidmq.admin.api.deliveries import parts_of, subscribers
-from braidmq.admin.api.topics import open_log
+from braidmq.admin.looking import open_log, parts_of, subscribers
 from braidmq.base import limits
 from braidmq.base.figures import Histogram
 from braidmq.broker.broker import Broker
