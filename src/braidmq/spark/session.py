@@ -74,8 +74,8 @@ def session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.appName(app_name).getOrCreate()
-    if importlib.util.find_spec("pyspark_braid") is not None:
-        import pyspark_braid
 
-        spark.dataSource.register(pyspark_braid.DefaultSource)
+    from braidmq.spark.source import BraidDataSource
+
+    spark.dataSource.register(BraidDataSource)
     return spark
