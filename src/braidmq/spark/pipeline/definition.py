@@ -164,7 +164,9 @@ class TableSink(Section):
     partition_by: Sequence[str] | str = field_of(
         Many(Text(), 0), "columns; `day`, `hour` and `month` are made from `timestamp` where they are missing", ()
     )
-    key: Sequence[str] | str = field_of(Many(Text(), 0), "delta, iceberg: columns that name a row; a row replaces the one before", ())
+    key: Sequence[str] | str = field_of(
+        Many(Text(), 0), "delta, iceberg: columns that name a row; a row replaces the one before", ()
+    )
     compact_every: int | None = field_of(Count(2), "delta: join small files after so many batches", None)
     catalog: Mapping[str, str] = field_of(Pairs(Text(), 0), "iceberg: properties of the catalog, with `uri`", {})
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+from braidmq.base.naming import PIPELINE_NAME
+
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
 _UNITS: Final = {
     "ms": 1, "millisecond": 1, "milliseconds": 1,
@@ -35,13 +36,16 @@ class Complaint:
     text: str
     path: Path = ()
 
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.path))}: {self.text}" if self.path else self.text
+
 
 class Fault(ValueError):
     """What is wrong with a value: everything, not only what was found first."""
 
     def __init__(self, text: str, path: Path = (), more: Sequence[Complaint] = ()) -> None:
         self.complaints = tuple(more) or (Complaint(text, path),)
-        super().__init__("; ".join(f"{'.'.join(map(str, each.path))}: {each.text}" if each.path else each.text for each in self.complaints))
+        super().__init__("; ".join(map(str, self.complaints)))
 
 
 class Complaints:
@@ -97,7 +101,7 @@ class Name:
 
     def accept(self, value: Any) -> str:
         text = Text().accept(value)
-        if not NAME.fullmatch(text):
+        if not PIPELINE_NAME.fullmatch(text):
             raise Fault(f"{text!r} is not a name: up to 100 letters, digits, dots, dashes and underscores, a letter or digit first")
         return text
 
