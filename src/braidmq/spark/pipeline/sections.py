@@ -1,7 +1,8 @@
 """Sections of a definition: frozen dataclasses whose fields know their kind, their default and what they are for.
 
 `field_of(kind, doc)` is a field that has to be given, `field_of(kind, doc, default)` one that may be left out. Making a section
-runs every field through its kind, from whatever language it came, so a section that exists is well formed. `Inner` and `OneOf` nest.
+runs every field through its kind, from whatever language it came, so a section that exists is well formed.
+`Inner` and `OneOf` nest.
 """
 
 from __future__ import annotations
