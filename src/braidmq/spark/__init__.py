@@ -1,1 +1,4 @@
-"""BraidMQ for Apache Spark: topics as tables and streams, and pipelines made of them."""
+"""Apache Spark on topics: the data source `braid`, and what is built on it.
+
+Needs the extra `spark`. Nothing here is imported by the rest of BraidMQ.
+"""

@@ -188,12 +188,7 @@ class Client:
         self, topic: str, key: bytes | None, value: bytes, headers: Mapping[str, bytes], partition: int | None, ttl_ms: int
     ) -> RecordMetadata:
         if partition is None:
-            timeout_s = self.settings.timeout_s
-            count = partition_count(self._pool, topic, timeout_s)
-            if count == 0 and create_as_producer(self._pool, topic, timeout_s):
-                count = partition_count(self._pool, topic, timeout_s)
-            if count == 0:
-                raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+            count = self.partitions_for_writing(topic)
             partition = (hot.fnv1a(key) if key else next(self._keyless)) % count
         batch = hot.encode_batch([key or None], [value], [encode_headers(headers)])
         if ttl_ms:
@@ -206,6 +201,24 @@ class Client:
             written = self._ask(request, flymq.BatchProduced, again=False)
         except BraidError as fault:
             raise headers_refused(fault) from None
+        return RecordMetadata(written.topic, written.partition, written.base_offset, written.timestamp)
+
+    def partitions_for_writing(self, topic: str) -> int:
+        """How many partitions a topic has; one that is missing is created as for any producer, where that is allowed."""
+        timeout_s = self.settings.timeout_s
+        count = partition_count(self._pool, topic, timeout_s)
+        if count == 0 and create_as_producer(self._pool, topic, timeout_s):
+            count = partition_count(self._pool, topic, timeout_s)
+        if count == 0:
+            raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+        return count
+
+    def produce_batch(self, topic: str, partition: int, batch: bytes) -> RecordMetadata:
+        """Append a whole batch that `hot.encode_batch` or `hot.encode_columns` made; the place of its first record is returned.
+
+        It is sent once, as by `produce`.
+        """
+        written = self._ask(flymq.ProduceBatch(topic, partition, batch), flymq.BatchProduced, again=False)
         return RecordMetadata(written.topic, written.partition, written.base_offset, written.timestamp)
 
     def consume(self, topic: str, partition: int, offset: int) -> Record:
