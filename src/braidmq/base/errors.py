@@ -177,6 +177,11 @@ _ROWS: Final = (
     # --- the broker
     ErrorSpec("CONNECTION_LIMIT", "the broker already serves {limit} connections", 503, 7, "Close idle clients, or raise `max_connections`.", True),
     ErrorSpec("INTERNAL", "internal error: {reason}", 500, 7, "This is a bug; the broker's log has the details under the same text."),
+    # --- Spark
+    ErrorSpec("JAVA_MISSING", "Spark needs Java 17 or newer: {found}. Install it with: {command}", 501, 7,
+              "Run the command of the message, or set JAVA_HOME to a Java that is new enough. The broker itself needs none."),
+    ErrorSpec("SPARK_UNAVAILABLE", "this needs the package {package}, which is not installed", 501, 7,
+              "Install the extra: `pip install 'braidmq[spark]'`."),
     # --- configuration and command line
     ErrorSpec("CONFIG_UNKNOWN_KEY", "unknown setting `{key}` in {origin}{suggestion}", 400, 8, "`braid config show` lists every setting."),
     ErrorSpec("CONFIG_INVALID_VALUE", "setting `{key}` from {origin}: {reason}", 400, 8, "`braid config show` lists every setting with its kind."),
