@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipeline.context import Context
+from braidmq.spark.pipeline.decoding import check_rules, decode
 from braidmq.spark.pipeline.definition import Deduplicate, Decode, Expectation, Join, Mask, PythonStep, Sql, Validate, Window
 from braidmq.spark.pipeline.frames import interval, quoted, require_columns
 from braidmq.spark.pipeline.letters import SCHEMA_REASON, letters_of
@@ -53,8 +54,6 @@ def apply_step(frame: DataFrame, step: Section, index: int, context: Context) ->
     what = step_name(index, step)
     match step:
         case Decode():
-            from braidmq.spark.pipeline.decoding import decode
-
             return Staged(decode(frame, step, context, what))
         case Validate():
             return _validate(frame, step, context, what)
@@ -81,6 +80,8 @@ def _validate(frame: DataFrame, step: Validate, context: Context, what: str) -> 
     has_schema = "error" in frame.columns and "data" in frame.columns
     rules: list[tuple[str, Column, Column, str]] = []
     if has_schema:
+        schema = _schema_before(context, step)
+        frame = frame if schema is None else check_rules(frame, context, schema)
         rules.append((SCHEMA_REASON, F.col("error").isNull(), F.col("error"), step.schema))
     for each in step.expect:
         assert isinstance(each, Expectation)
@@ -109,6 +110,17 @@ def _validate(frame: DataFrame, step: Validate, context: Context, what: str) -> 
         )  # fmt: skip
 
     return Staged(good, taken("dead-letter"), taken("fail"))
+
+
+def _schema_before(context: Context, step: Validate) -> str | None:
+    """The schema that `data` was decoded by: that of the last `decode` of `value` before the step, or the source's."""
+    schema = context.source.schema if context.source.topics is not None else None
+    for each in context.pipeline.steps:
+        if each is step:
+            break
+        if isinstance(each, Decode) and each.column == "value" and each.into == "data":
+            schema = each.schema
+    return schema
 
 
 # --- transform
