@@ -107,6 +107,11 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.AUDIT_EXPORT: Rule.ADMIN,
     Op.AUDIT_QUERY_SDK: Rule.ADMIN,
     Op.AUDIT_EXPORT_SDK: Rule.ADMIN,
+    # --- our own: what those who run a broker need
+    Op.DOCUMENT: Rule.ADMIN,
+    Op.BACKUP_BEGIN: Rule.ADMIN,
+    Op.BACKUP_READ: Rule.ADMIN,
+    Op.BACKUP_END: Rule.ADMIN,
     # --- answers
     Op.ERROR: Rule.ANSWER,
 }

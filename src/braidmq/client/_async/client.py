@@ -34,6 +34,7 @@ from .producer import Producer
 from .schemas import Schemas
 from .topics import create_as_producer, partition_count
 from .transactions import Transaction, Transactions
+from .upkeep import Upkeep
 
 
 def connect(
@@ -54,7 +55,8 @@ def connect(
 class Client:
     """Talks to one broker, over as many connections as that needs.
 
-    `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl` and `audit` do what the commands with these names do.
+    `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl` and `audit` do what the commands with these names do;
+    `upkeep` is for those who run the broker.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -73,6 +75,7 @@ class Client:
         self.role = Roles(self._asker)
         self.acl = Acls(self._asker)
         self.audit = Audit(self._asker)
+        self.upkeep = Upkeep(self._asker)
         self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
         self._children: list[Producer | Consumer | Transaction] = []

@@ -22,6 +22,7 @@ from braidmq.server.operations import (
     schemas,
     topics,
     transactions,
+    upkeep,
     users,
 )
 from braidmq.server.operations.calling import Answer, Caller, Outcome
@@ -109,5 +110,10 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.AUDIT_EXPORT: audit.audit_export,
     Op.AUDIT_QUERY_SDK: audit.audit_query,
     Op.AUDIT_EXPORT_SDK: audit.audit_export,
+    # --- what those who run a broker need
+    Op.DOCUMENT: upkeep.document,
+    Op.BACKUP_BEGIN: upkeep.backup_begin,
+    Op.BACKUP_READ: upkeep.backup_read,
+    Op.BACKUP_END: upkeep.backup_end,
 }
 """Each operation takes the request type that its opcode decodes to; the decoder's table pairs them."""

@@ -126,6 +126,16 @@ from braidmq.wire.flymq.transactions import (
     TxnProduce,
     TxnRollback,
 )
+from braidmq.wire.flymq.upkeep import (
+    BackupBegin,
+    BackupEnd,
+    BackupFile,
+    BackupFiles,
+    BackupPiece,
+    BackupRead,
+    Document,
+    DocumentText,
+)
 from braidmq.wire.flymq.users import (
     Acl,
     AclDelete,
@@ -168,6 +178,12 @@ __all__ = [
     "AuditQuery",
     "Auth",
     "Authenticated",
+    "BackupBegin",
+    "BackupEnd",
+    "BackupFile",
+    "BackupFiles",
+    "BackupPiece",
+    "BackupRead",
     "BatchProduced",
     "CancelDelayed",
     "ClusterJoin",
@@ -195,6 +211,8 @@ __all__ = [
     "Dialect",
     "DlqFail",
     "DlqReplayed",
+    "Document",
+    "DocumentText",
     "ErrorReply",
     "FailureRecorded",
     "Fetch",
