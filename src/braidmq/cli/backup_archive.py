@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -63,6 +64,10 @@ class Manifest:
         if document.pop("format") != FORMAT:
             raise BraidError("BACKUP_INVALID", path=path, reason=f"this version reads manifests of format {FORMAT}")
         document["files"] = {name: FileEntry(**entry) for name, entry in document["files"].items()}
+        for name in document["files"]:
+            # Whoever wrote the manifest must not choose where restored files go.
+            if not name or name != posixpath.normpath(name) or name.startswith(("/", "../")) or name == "..":
+                raise BraidError("BACKUP_INVALID", path=path, reason=f"{name} is no path inside a data directory")
         return cls(**document)
 
 
