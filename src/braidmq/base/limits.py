@@ -269,6 +269,14 @@ REFUSALS_REMEMBERED: Final = 10_000
 EXPIRED_SCAN_BYTES_MAX: Final = 8 * MIB
 """How much of the log one read may pass over because it is expired, before others get their turn."""
 
+# --- backups
+BACKUPS_MAX: Final = 4
+"""Backups that are read at the same time; each holds on to files that retention would remove."""
+BACKUP_IDLE_SECONDS_MAX: Final = 600.0
+"""How long a backup is kept of which nothing is read."""
+BACKUP_PIECE_BYTES_MAX: Final = 4 * MIB
+"""Read of a backup at a time."""
+
 # --- fq
 FQ_NAME_BYTES_MAX: Final = 127
 """User, queue, exchange, route and sender: what the published broker takes."""

@@ -22,6 +22,7 @@ from braidmq.base.disk import Disk
 from braidmq.base.errors import BraidError
 from braidmq.base.steady_clock import SteadyClock
 from braidmq.broker.admission import Admission, is_open
+from braidmq.broker.backups import Backups
 from braidmq.broker.broker_reads import BrokerReads
 from braidmq.broker.dead_letters import DeadLetters
 from braidmq.broker.delayed import Delayed
@@ -121,6 +122,9 @@ class Broker(BrokerReads):
         self.expired_letters = ExpiredLetters(self)
         self.push = Hub(self)
         self.fq = FqQueues(self)
+        self.backups = Backups(self)
+        self.documents: dict[str, Callable[[], Awaitable[Any]]] = {}
+        """What can be asked about the process that the broker runs in, by name. The server fills it."""
         self._housekeeping: list[asyncio.Task[None]] = []
         self._members_checked_s = 0.0
         self._members_excused = False
@@ -134,6 +138,7 @@ class Broker(BrokerReads):
         """Recover everything; when this returns, clients may come."""
         self.store.open()
         try:
+            self.backups.remove_leftovers()
             self._time_file.resume()
             await self._keep_time()
             await self._loop.run_in_executor(self._io, self._recover)
@@ -198,6 +203,7 @@ class Broker(BrokerReads):
         for task in self._housekeeping:
             task.cancel()
         await asyncio.gather(*self._housekeeping, *self._deletions, return_exceptions=True)
+        await self.backups.stop()
         await self._finish_work()
         self.commit.flush()
         # Acks of the last cycles are posted to the loop before the syncer ends, so they go out before we go on.

@@ -319,5 +319,14 @@ class LogStore:
             log.drop_segments(expired)
         return expired
 
+    def open_logs(self) -> dict[str, PartitionLog]:
+        """The partitions that are open, journals included, by their directory below the data directory."""
+        return dict(self._open)
+
+    def next_offset_of(self, name: str) -> int:
+        """Where an unopened partition goes on, as the last checkpoint says."""
+        known = self._known.get(name)
+        return known.next_offset if known is not None else 0
+
     def open_partitions(self) -> list[PartitionLog]:
         return list(self._open.values())

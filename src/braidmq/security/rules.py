@@ -116,6 +116,11 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.PIPELINE_START: Rule.OWNER_OR_ADMIN,
     Op.PIPELINE_REPORT: Rule.OWNER_OR_ADMIN,
     Op.PIPELINE_END: Rule.OWNER_OR_ADMIN,
+    # --- our own: what those who run a broker need
+    Op.DOCUMENT: Rule.ADMIN,
+    Op.BACKUP_BEGIN: Rule.ADMIN,
+    Op.BACKUP_READ: Rule.ADMIN,
+    Op.BACKUP_END: Rule.ADMIN,
     # --- answers
     Op.ERROR: Rule.ANSWER,
 }

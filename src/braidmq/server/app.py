@@ -37,6 +37,7 @@ from braidmq.server.fq_listener import FqListener
 from braidmq.server.listener import ConnectionCount, Listener
 from braidmq.server.logs import set_up_logging
 from braidmq.server.operations.transactions import note_abort
+from braidmq.server.status import Documents
 from braidmq.server.tls import server_context
 
 logger = logging.getLogger("braidmq.server")
@@ -76,6 +77,10 @@ class BrokerServer:
         self.addresses: dict[str, str] = {}
         """Scheme to address of each listener; a second one of a scheme is `scheme-2`, and so on."""
 
+    @property
+    def listeners(self) -> tuple[Listener[Any], ...]:
+        return tuple(self._listeners)
+
     async def start(self) -> None:
         """Recover the log, then listen."""
         config = self.config
@@ -84,6 +89,7 @@ class BrokerServer:
         self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self.clock)
         self.broker.transactions.on_abort = partial(note_abort, self.broker)
         await self.broker.start()
+        Documents(self).register()
         count = ConnectionCount(config.max_connections)
         try:
             for listen in config.listen:

@@ -35,6 +35,7 @@ from .producer import Producer
 from .schemas import Schemas
 from .topics import create_as_producer, partition_count
 from .transactions import Transaction, Transactions
+from .upkeep import Upkeep
 
 
 def connect(
@@ -56,7 +57,7 @@ class Client:
     """Talks to one broker, over as many connections as that needs.
 
     `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl`, `audit` and `pipeline` do what the commands with these
-    names do.
+    names do; `upkeep` is for those who run the broker.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -76,6 +77,7 @@ class Client:
         self.acl = Acls(self._asker)
         self.audit = Audit(self._asker)
         self.pipeline = Pipelines(self._asker)
+        self.upkeep = Upkeep(self._asker)
         self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
         self._children: list[Producer | Consumer | Transaction] = []

@@ -23,6 +23,7 @@ from braidmq.server.operations import (
     schemas,
     topics,
     transactions,
+    upkeep,
     users,
 )
 from braidmq.server.operations.calling import Answer, Caller, Outcome
@@ -119,5 +120,10 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.PIPELINE_START: pipelines.pipeline_start,
     Op.PIPELINE_REPORT: pipelines.pipeline_report,
     Op.PIPELINE_END: pipelines.pipeline_end,
+    # --- what those who run a broker need
+    Op.DOCUMENT: upkeep.document,
+    Op.BACKUP_BEGIN: upkeep.backup_begin,
+    Op.BACKUP_READ: upkeep.backup_read,
+    Op.BACKUP_END: upkeep.backup_end,
 }
 """Each operation takes the request type that its opcode decodes to; the decoder's table pairs them."""

@@ -144,6 +144,16 @@ from braidmq.wire.flymq.transactions import (
     TxnProduce,
     TxnRollback,
 )
+from braidmq.wire.flymq.upkeep import (
+    BackupBegin,
+    BackupEnd,
+    BackupFile,
+    BackupFiles,
+    BackupPiece,
+    BackupRead,
+    Document,
+    DocumentText,
+)
 from braidmq.wire.flymq.users import (
     Acl,
     AclDelete,
@@ -186,6 +196,12 @@ __all__ = [
     "AuditQuery",
     "Auth",
     "Authenticated",
+    "BackupBegin",
+    "BackupEnd",
+    "BackupFile",
+    "BackupFiles",
+    "BackupPiece",
+    "BackupRead",
     "BatchProduced",
     "CancelDelayed",
     "ClusterJoin",
@@ -213,6 +229,8 @@ __all__ = [
     "Dialect",
     "DlqFail",
     "DlqReplayed",
+    "Document",
+    "DocumentText",
     "ErrorReply",
     "FailureRecorded",
     "Fetch",

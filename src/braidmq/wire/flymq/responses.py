@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import ERROR_TEXT_BYTES_MAX
-from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, pipelines, roles, schemas, transactions, users
+from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, pipelines, roles, schemas, transactions, upkeep, users
 from braidmq.wire.flymq.answers import OFFSET, OK, RECORD_METADATA, Offset, Ok, RecordMetadata
 from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.frames import encode_frame
@@ -117,6 +117,7 @@ Response = (
     | roles.RoleResponse
     | users.UserResponse
     | audit.AuditResponse
+    | upkeep.UpkeepResponse
 )
 
 
@@ -177,6 +178,7 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     **roles.RESPONSES,
     **users.RESPONSES,
     **audit.RESPONSES,
+    **upkeep.RESPONSES,
 }
 
 
