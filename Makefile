@@ -41,9 +41,11 @@ run: setup ## start a broker (FlyMQ on 127.0.0.1:9092, BlipMQ on 7878, fq on 876
 	@exec $(BIN)/braid serve --data-dir $(DATA_DIR)
 
 test: setup ## run the tests (ARGS="-k name" narrows them down)
+	@tools/setup_test_programs.sh
 	@$(PYTEST) $(ARGS)
 
 test-long: setup ## run the tests with the long proofs at full length
+	@tools/setup_test_programs.sh
 	@BRAID_TEST_LONG=1 $(PYTEST) --timeout 3600 $(ARGS)
 
 lint: setup ## check style and types
