@@ -20,6 +20,10 @@ STOP_SECONDS_MAX = 30.0
 _POLL_SECONDS = 0.01
 _ANY_PORT = "127.0.0.1:0"
 
+WEB = ("admin", "metrics", "health")
+NO_WEB = tuple(f"--no-{name}-enabled" for name in WEB)
+"""Flags of a broker without HTTP ports, which are fixed ones by default; tests that want one ask for it, at any free port."""
+
 
 @dataclass
 class RunningBroker:
@@ -67,6 +71,9 @@ class RunningBroker:
         listen = tuple(self._with_port(flag) for flag in listen)
         self.flags = tuple(self._with_port(flag) for flag in self.flags)
         command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(self.data_dir), "--ready-file", str(ready_file)]
+        for name in WEB:
+            if not any(flag.startswith(f"--{name}-") for flag in self.flags):
+                command.append(f"--no-{name}-enabled")
         # Settings of the person who runs the tests are none of the tests' business.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("BRAID_", "FLYMQ_"))}
         with self._log_path.open("ab") as log:

@@ -116,6 +116,16 @@ _ROWS: Final = (
     ErrorSpec("MESSAGE_NOT_FOUND", "message not found: {id}", 404, 2, "It was delivered, cancelled, replayed or purged, or never existed."),
     ErrorSpec("DELAY_TOO_LONG", "delay {delay_ms}ms exceeds maximum allowed delay {limit_ms}ms", 400, 8, "Ask for less, or raise `delay_max_s`."),
     ErrorSpec("DELAYED_LIMIT", "the broker already keeps {limit} delayed messages", 409, 7, "Wait until some are delivered, or cancel some.", True),
+    # --- pipelines
+    ErrorSpec("PIPELINE_NOT_FOUND", "pipeline not found: {pipeline}", 404, 2, "`braid pipeline ls` shows the pipelines that the broker knows."),
+    ErrorSpec("PIPELINE_LIMIT", "the broker already has {limit} pipelines", 409, 7, "Remove some that are no longer needed."),
+    ErrorSpec("PIPELINE_RUNNING", "pipeline {pipeline} is running: {where}, last heard of {seconds:.0f} s ago", 409, 8,
+              "Stop it with `braid pipeline stop`, or take over with --replace."),
+    ErrorSpec("PIPELINE_RUN_ENDED", "run {run} of pipeline {pipeline} has ended: {reason}", 409, 8,
+              "Another run took over, or it was removed; this one has to end."),
+    ErrorSpec("PIPELINE_INVALID", "invalid pipeline: {problems}", 400, 8, "`braid pipeline check` shows every problem with its line."),
+    ErrorSpec("PIPELINE_FAILED", "pipeline {pipeline} failed in {step}: {reason}", 500, 7, "The message names the step; `braid pipeline logs` has the rows that led to it."),
+    ErrorSpec("PIPELINE_REPLAY_REFUSED", "cannot replay {pipeline}: {reason}", 409, 8, "See the rule of each sink in the page about pipelines."),
     # --- storage
     ErrorSpec("STORAGE_FULL", "no space left for {topic}/{partition}; nothing was written", 507, 7,
               "Free disk space or lower the retention; producing works again at once.", True),
@@ -125,6 +135,11 @@ _ROWS: Final = (
               "Run `braid log verify`; restore the segment from a replica or a backup."),
     ErrorSpec("FORMAT_UNSUPPORTED", "{path} at byte {position} needs {feature}, which this build does not read", 501, 7,
               "Use the version that wrote the data."),
+    ErrorSpec("BACKUP_NOT_FOUND", "no such backup: {backup}", 404, 2,
+              "It ended, nobody read of it for too long, or the broker was restarted: begin another."),
+    ErrorSpec("BACKUP_LIMIT", "{limit} backups are being read already", 409, 7, "Wait until one of them is done.", True),
+    ErrorSpec("BACKUP_INVALID", "{path} is no usable backup: {reason}", 422, 7,
+              "Use another backup; `braid verify` says all that is wrong with this one."),
     ErrorSpec("DATA_DIR_LOCKED", "another broker uses {path}", 409, 7, "Stop the other broker, or choose another `--data-dir`."),
     ErrorSpec("DATA_DIR_INVALID", "{path} is not usable as a data directory: {reason}", 500, 7, "Check the path, its owner and its file system."),
     ErrorSpec("ENCRYPTION_KEY_MISSING", "encryption key missing: {reason}", 500, 7,
@@ -166,11 +181,27 @@ _ROWS: Final = (
     ErrorSpec("MALFORMED_HTTP", "cannot read the HTTP request: {reason}", 400, 8, "Send the request line, headers and a body with its length."),
     # --- the broker
     ErrorSpec("CONNECTION_LIMIT", "the broker already serves {limit} connections", 503, 7, "Close idle clients, or raise `max_connections`.", True),
+    ErrorSpec("NOT_READY", "the broker is {state}", 503, 7, "It recovers its log, or stops; `/ready` on the health port says when it is back.", True),
+    # --- the admin API
+    ErrorSpec("NO_SUCH_PATH", "there is nothing at {path}", 404, 8, "`/api/v1/openapi.json` lists every path."),
+    ErrorSpec("METHOD_NOT_ALLOWED", "{path} does not take {method}", 405, 8, "The header Allow names the methods it takes."),
+    ErrorSpec("MEDIA_TYPE", "the body is {given}, not {expected}", 415, 8, "Say with Content-Type what the body is."),
+    ErrorSpec("CROSS_SITE", "request refused: {reason}", 403, 6,
+              "Browsers reach the admin API by a name in `admin_hosts`, and change things only from its own pages."),
+    ErrorSpec("LIVE_LIMIT", "there are already {limit} live streams", 503, 7, "Close some; each page that follows something has one.", True),
     ErrorSpec("INTERNAL", "internal error: {reason}", 500, 7, "This is a bug; the broker's log has the details under the same text."),
+    # --- Spark
+    ErrorSpec("JAVA_MISSING", "Spark needs Java 17 or newer: {found}. Install it with: {command}", 501, 7,
+              "Run the command of the message, or set JAVA_HOME to a Java that is new enough. The broker itself needs none."),
+    ErrorSpec("SPARK_UNAVAILABLE", "this needs the package {package}, which is not installed", 501, 7,
+              "Install the extra: `pip install 'braidmq[spark]'`."),
     # --- configuration and command line
     ErrorSpec("CONFIG_UNKNOWN_KEY", "unknown setting `{key}` in {origin}{suggestion}", 400, 8, "`braid config show` lists every setting."),
     ErrorSpec("CONFIG_INVALID_VALUE", "setting `{key}` from {origin}: {reason}", 400, 8, "`braid config show` lists every setting with its kind."),
     ErrorSpec("CONFIG_UNREADABLE", "cannot read configuration {path}: {reason}", 400, 8, "The file must be TOML, or JSON with the ending .json."),
+    # --- Spark
+    ErrorSpec("RECORDS_LOST", "{count} records of {topic}/{partition} from offset {start} to before {end} cannot be read: {reason}", 410, 8,
+              "Set `failOnDataLoss` to false to go on without them, or keep more: a longer retention, or `holdRetention`."),
     # --- raised in the client
     ErrorSpec("UNREACHABLE", "no broker answers at {servers}: {reason}", 503, 7, "Check the address, and that `braid serve` runs there.", True),
     ErrorSpec("CONNECTION_LOST", "the connection to {server} broke: {reason}", 503, 7,

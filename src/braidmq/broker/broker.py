@@ -22,6 +22,7 @@ from braidmq.base.disk import Disk
 from braidmq.base.errors import BraidError
 from braidmq.base.steady_clock import SteadyClock
 from braidmq.broker.admission import Admission, is_open
+from braidmq.broker.backups import Backups
 from braidmq.broker.broker_reads import BrokerReads
 from braidmq.broker.dead_letters import DeadLetters
 from braidmq.broker.delayed import Delayed
@@ -31,9 +32,10 @@ from braidmq.broker.fq_queues import FqQueues
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.groups import GroupCoordinator
 from braidmq.broker.journal import Journal
-from braidmq.broker.machines import QUEUES, SCHEMAS, TOPICS, MachineGroup
+from braidmq.broker.machines import PIPELINES, QUEUES, SCHEMAS, TOPICS, MachineGroup
 from braidmq.broker.names import INTERNAL_PREFIX, check_topic
 from braidmq.broker.pace import Pace
+from braidmq.broker.pipelines import Pipelines
 from braidmq.broker.push import Hub
 from braidmq.broker.schema_registry import SchemaRegistry
 from braidmq.broker.settings import BrokerSettings as BrokerSettings
@@ -99,6 +101,7 @@ class Broker(BrokerReads):
         )
         self.security = Security(settings.security, clock)
         self.schemas = SchemaRegistry(self.topics, clock, partial(self.submit_metadata, SCHEMAS), self.compute)
+        self.pipelines = Pipelines(clock, partial(self.submit_metadata, PIPELINES))
         self.admission = Admission(self)
         self._routes: dict[int, hot.Route] = {}
         self.routes = hot.RouteTable()
@@ -119,6 +122,9 @@ class Broker(BrokerReads):
         self.expired_letters = ExpiredLetters(self)
         self.push = Hub(self)
         self.fq = FqQueues(self)
+        self.backups = Backups(self)
+        self.documents: dict[str, Callable[[], Awaitable[Any]]] = {}
+        """What can be asked about the process that the broker runs in, by name. The server fills it."""
         self._housekeeping: list[asyncio.Task[None]] = []
         self._members_checked_s = 0.0
         self._members_excused = False
@@ -132,6 +138,7 @@ class Broker(BrokerReads):
         """Recover everything; when this returns, clients may come."""
         self.store.open()
         try:
+            self.backups.remove_leftovers()
             self._time_file.resume()
             await self._keep_time()
             await self._loop.run_in_executor(self._io, self._recover)
@@ -163,7 +170,7 @@ class Broker(BrokerReads):
     def _recover(self) -> None:
         store = self.store
         security = self.security
-        push = {**self.push.machines(), QUEUES: self.fq.table}
+        push = {**self.push.machines(), QUEUES: self.fq.table, PIPELINES: self.pipelines.table}
         machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table, **push})
         self._metadata = Journal(self.disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
         self._offsets = Journal(self.disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
@@ -196,6 +203,7 @@ class Broker(BrokerReads):
         for task in self._housekeeping:
             task.cancel()
         await asyncio.gather(*self._housekeeping, *self._deletions, return_exceptions=True)
+        await self.backups.stop()
         await self._finish_work()
         self.commit.flush()
         # Acks of the last cycles are posted to the loop before the syncer ends, so they go out before we go on.

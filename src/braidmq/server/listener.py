@@ -68,6 +68,14 @@ class Listener(ABC, Generic[S]):
         self._sweeper: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[None] | None = None
 
+    @property
+    def protocol(self) -> str:
+        return self._listen.protocol
+
+    @property
+    def encrypted(self) -> bool:
+        return self._tls is not None
+
     # --- what a protocol supplies
 
     @abstractmethod

@@ -29,11 +29,13 @@ from .dead_letters import DeadLetters
 from .delays import DelayedRecords
 from .dialer import Dialer
 from .groups import Groups
+from .pipelines import Pipelines
 from .pool import Pool
 from .producer import Producer
 from .schemas import Schemas
 from .topics import create_as_producer, partition_count
 from .transactions import Transaction, Transactions
+from .upkeep import Upkeep
 
 
 def connect(
@@ -54,7 +56,8 @@ def connect(
 class Client:
     """Talks to one broker, over as many connections as that needs.
 
-    `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl` and `audit` do what the commands with these names do.
+    `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl`, `audit` and `pipeline` do what the commands with these
+    names do; `upkeep` is for those who run the broker.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -73,6 +76,8 @@ class Client:
         self.role = Roles(self._asker)
         self.acl = Acls(self._asker)
         self.audit = Audit(self._asker)
+        self.pipeline = Pipelines(self._asker)
+        self.upkeep = Upkeep(self._asker)
         self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
         self._children: list[Producer | Consumer | Transaction] = []
@@ -184,12 +189,7 @@ class Client:
         self, topic: str, key: bytes | None, value: bytes, headers: Mapping[str, bytes], partition: int | None, ttl_ms: int
     ) -> RecordMetadata:
         if partition is None:
-            timeout_s = self.settings.timeout_s
-            count = await partition_count(self._pool, topic, timeout_s)
-            if count == 0 and await create_as_producer(self._pool, topic, timeout_s):
-                count = await partition_count(self._pool, topic, timeout_s)
-            if count == 0:
-                raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+            count = await self.partitions_for_writing(topic)
             partition = (hot.fnv1a(key) if key else next(self._keyless)) % count
         batch = hot.encode_batch([key or None], [value], [encode_headers(headers)])
         if ttl_ms:
@@ -202,6 +202,24 @@ class Client:
             written = await self._ask(request, flymq.BatchProduced, again=False)
         except BraidError as fault:
             raise headers_refused(fault) from None
+        return RecordMetadata(written.topic, written.partition, written.base_offset, written.timestamp)
+
+    async def partitions_for_writing(self, topic: str) -> int:
+        """How many partitions a topic has; one that is missing is created as for any producer, where that is allowed."""
+        timeout_s = self.settings.timeout_s
+        count = await partition_count(self._pool, topic, timeout_s)
+        if count == 0 and await create_as_producer(self._pool, topic, timeout_s):
+            count = await partition_count(self._pool, topic, timeout_s)
+        if count == 0:
+            raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+        return count
+
+    async def produce_batch(self, topic: str, partition: int, batch: bytes) -> RecordMetadata:
+        """Append a whole batch that `hot.encode_batch` or `hot.encode_columns` made; the place of its first record is returned.
+
+        It is sent once, as by `produce`.
+        """
+        written = await self._ask(flymq.ProduceBatch(topic, partition, batch), flymq.BatchProduced, again=False)
         return RecordMetadata(written.topic, written.partition, written.base_offset, written.timestamp)
 
     async def consume(self, topic: str, partition: int, offset: int) -> Record:
