@@ -76,6 +76,7 @@ OWN = [
         flymq.StageState(False, 1, 3, 9), "00.00000001.00000003.0000000000000009"),
     Own(flymq.StageList(), "", flymq.StagedEpochs((flymq.StagedEpoch("w", 3, "o", 9, 1, 2, 5),)),
         "00000001.000177.0000000000000003.00016f.0000000000000009.00000001.00000002.0000000000000005"),
+    Own(flymq.GroupPlan("g", _OFFSETS), "000167." + _OFFSETS_HEX, flymq.Ok(), _OK),
     Own(flymq.TopicPlaces(("t", "u")), "00000002.000174.000175",
         flymq.Places((flymq.TopicPlace("t", 7, (flymq.PartitionPlace(1, 2, 3),)),)),
         "00000001.000174.0000000000000007.00000001.0000000000000001.0000000000000002.0000000000000003"),

@@ -89,6 +89,7 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.StageStatus, texts, i64s),
     st.builds(flymq.StageList),
     st.builds(flymq.TopicPlaces, _listed),
+    st.builds(flymq.GroupPlan, texts, _topic_offsets),
     st.builds(flymq.ClusterJoin, texts),
     st.builds(flymq.ClusterLeave),
     st.builds(flymq.ClusterStatus),
@@ -318,6 +319,7 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
         flymq.Transactions, several(st.builds(flymq.Transaction, texts, texts, texts, i64s, u32s))
     ),
     Op.STAGE_BATCH: _stage_states,
+    Op.GROUP_PLAN: _oks,
     Op.STAGE_PUBLISH: st.builds(flymq.StagePublished, bools),
     Op.STAGE_ABORT: _stage_states,
     Op.STAGE_STATUS: _stage_states,

@@ -178,6 +178,8 @@ _ROWS: Final = (
     # --- Spark
     ErrorSpec("RECORDS_LOST", "{count} records of {topic}/{partition} from offset {start} to before {end} cannot be read: {reason}", 410, 8,
               "Set `failOnDataLoss` to false to go on without them, or keep more: a longer retention, or `holdRetention`."),
+    ErrorSpec("TOPIC_REPLACED", "topic {topic} was {what} while a query was reading it", 410, 8,
+              "Begin with a new checkpoint, or set `failOnDataLoss` to false to go on with what there is now."),
     # --- raised in the client
     ErrorSpec("UNREACHABLE", "no broker answers at {servers}: {reason}", 503, 7, "Check the address, and that `braid serve` runs there.", True),
     ErrorSpec("CONNECTION_LOST", "the connection to {server} broke: {reason}", 503, 7,

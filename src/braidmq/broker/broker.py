@@ -292,9 +292,19 @@ class Broker(BrokerReads):
             unknown = self.store.needed_index(name)
             if unknown is not None:
                 await self.beside(unknown.prepare_index)
-            for segment in self.store.apply_retention(name, self.clock.now_ms()):
+            for segment in self.store.apply_retention(name, self.clock.now_ms(), *self._held(name)):
                 await self._loop.run_in_executor(self._io, segment.remove)
         self.security.apply_retention(self.clock.now_ms())
+
+    def _held(self, name: str) -> tuple[int | None, int]:
+        """From where on groups hold a partition back from retention, and up to how many bytes."""
+        area, _, place = name.partition("/")
+        topic = self.topics.by_id(int(place.partition("/")[0])) if area == "topics" else None
+        if topic is None:
+            return None, 0
+        partition = int(place.partition("/")[2])
+        held = [self.groups.committed(topic.id, group, partition) or 0 for group in topic.holders()]
+        return min(held, default=None), topic.hold_bytes
 
     # --- topics
 

@@ -68,6 +68,7 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.STAGE_STATUS: Rule.OWNER_OR_ADMIN,
     Op.STAGE_LIST: Rule.ADMIN,
     Op.TOPIC_PLACES: Rule.READ_TOPIC,
+    Op.GROUP_PLAN: Rule.READ_TOPIC,
     # --- cluster
     Op.CLUSTER_JOIN: Rule.ADMIN,
     Op.CLUSTER_LEAVE: Rule.ADMIN,

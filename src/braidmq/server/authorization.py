@@ -73,7 +73,7 @@ def _topics(broker: Broker, request: flymq.Request) -> Iterable[str]:
     match request:
         case flymq.GroupJoin() | flymq.TopicPlaces():
             return request.topics
-        case flymq.GroupCommit() | flymq.TxnOffsets() | flymq.StagePublish():
+        case flymq.GroupCommit() | flymq.TxnOffsets() | flymq.StagePublish() | flymq.GroupPlan():
             return dict.fromkeys(place.topic for place in request.offsets)
         case flymq.GroupHeartbeat() | flymq.GroupLeave():
             shared = broker.coordinator.members.get(request.group)

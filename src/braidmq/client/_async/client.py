@@ -30,6 +30,7 @@ from .delays import DelayedRecords
 from .dialer import Dialer
 from .groups import Groups
 from .pool import Pool
+from .presence import Presence
 from .producer import Producer
 from .schemas import Schemas
 from .stages import Stages
@@ -78,7 +79,7 @@ class Client:
         self.audit = Audit(self._asker)
         self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
-        self._children: list[Producer | Consumer | Transaction] = []
+        self._children: list[Producer | Consumer | Transaction | Presence] = []
 
     async def open(self) -> Client:
         """Make sure that a server answers. Without it, the first request finds out."""
@@ -278,7 +279,18 @@ class Client:
                 low = records[0].offset + 1
         return low
 
+    async def offsets_since(self, topic: str, partitions: Sequence[int], timestamp_ms: int) -> list[int]:
+        """Of each partition the first offset written at or after a time, as the broker finds it; the end where there is none."""
+        requests = [flymq.SeekToTimestamp(topic, "", number, timestamp_ms) for number in partitions]
+        return [found.offset for found in await self._asker.ask_all(requests, flymq.Offset)]
+
     # --- groups
+
+    def presence(self, group: str) -> Presence:
+        """A way to be seen as a member of a group that divides nothing."""
+        presence = Presence(self._dialer, self.settings, group)
+        self._adopt(presence)
+        return presence
 
     async def subscribe(self, topic: str, group: str, partition: int, mode: str = "commit") -> int:
         """Where a group would start to read: `earliest`, `latest`, or what it has committed (else the oldest)."""
@@ -370,7 +382,7 @@ class Client:
         self._adopt(consumer)
         return consumer
 
-    def _adopt(self, child: Producer | Consumer | Transaction) -> None:
+    def _adopt(self, child: Producer | Consumer | Transaction | Presence) -> None:
         self._children = [other for other in self._children if not other.closed]
         self._children.append(child)
 

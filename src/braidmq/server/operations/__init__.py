@@ -76,6 +76,7 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.STAGE_STATUS: stages.stage_status,
     Op.STAGE_LIST: stages.stage_list,
     Op.TOPIC_PLACES: stages.topic_places,
+    Op.GROUP_PLAN: stages.group_plan,
     # --- cluster and topics
     Op.CLUSTER_JOIN: cluster.cluster_join,
     Op.CLUSTER_LEAVE: cluster.cluster_leave,

@@ -116,6 +116,7 @@ from braidmq.wire.flymq.schemas import (
     Validation,
 )
 from braidmq.wire.flymq.stages import (
+    GroupPlan,
     PartitionPlace,
     Places,
     StageAbort,
@@ -233,6 +234,7 @@ __all__ = [
     "GroupLag",
     "GroupLeave",
     "GroupOffset",
+    "GroupPlan",
     "Groups",
     "HeartbeatReply",
     "Identity",

@@ -101,6 +101,7 @@ class Op(IntEnum):
     STAGE_STATUS = 0xC3
     STAGE_LIST = 0xC4
     TOPIC_PLACES = 0xC5
+    GROUP_PLAN = 0xC6
     # --- the answer to anything that failed
     ERROR = 0xFF
 
