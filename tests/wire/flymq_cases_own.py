@@ -91,6 +91,12 @@ OWN = [
     Own(flymq.QuotaSet("u", 1000, None), "04.000175.00000000000003e8.ffffffffffffffff", flymq.Ok(True, "u"), "01.000175"),
     Own(flymq.QuotaList("u"), "05.000175", flymq.Quotas(5, 0, (flymq.Quota("u", None, 0),)),
         "0000000000000005.0000000000000000.00000001.000175.ffffffffffffffff.0000000000000000"),
+    Own(flymq.Document("status"), "0006737461747573", flymq.DocumentText(b"{}"), "000000027b7d"),
+    Own(flymq.BackupBegin(), "", flymq.BackupFiles("b", "1", True, (flymq.BackupFile("f", 9),)),
+        "000162.000131.01.00000001.000166.0000000000000009"),
+    Own(flymq.BackupRead("b", "f", 7, 2), "000162.000166.0000000000000007.00000002",
+        flymq.BackupPiece(b"ab"), "000000026162"),
+    Own(flymq.BackupEnd("b"), "000162", flymq.Ok(), _OK),
 ]  # fmt: skip
 
 OWN_REQUESTS: list[Request] = [own.request for own in OWN]

@@ -360,6 +360,12 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     Op.AUDIT_EXPORT: _documents,
     Op.AUDIT_QUERY_SDK: _pages,
     Op.AUDIT_EXPORT_SDK: st.builds(flymq.AuditDocument, blobs),
+    Op.DOCUMENT: st.builds(flymq.DocumentText, blobs),
+    Op.BACKUP_BEGIN: st.builds(
+        flymq.BackupFiles, texts, texts, bools, several(st.builds(flymq.BackupFile, texts, u64s))
+    ),
+    Op.BACKUP_READ: st.builds(flymq.BackupPiece, blobs),
+    Op.BACKUP_END: _oks,
 }
 RESPONSE_OPS = tuple(_responses)
 RESPONSES = st.one_of(*(st.tuples(st.just(op), strategy) for op, strategy in _responses.items()))

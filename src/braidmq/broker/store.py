@@ -139,6 +139,11 @@ class LogStore:
     def opened(self, topic_id: int, partition: int) -> PartitionLog | None:
         return self._open.get(f"topics/{topic_id}/{partition}")
 
+    def is_unused(self, topic_id: int, partition: int) -> bool:
+        """Whether nothing was ever written there, as far as that is known without opening it."""
+        name = f"topics/{topic_id}/{partition}"
+        return name not in self._open and name not in self._known
+
     def _partition(self, name: str, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         log = self._open.get(name)
         if log is None:
@@ -318,6 +323,15 @@ class LogStore:
                 )
             log.drop_segments(expired)
         return expired
+
+    def open_logs(self) -> dict[str, PartitionLog]:
+        """The partitions that are open, journals included, by their directory below the data directory."""
+        return dict(self._open)
+
+    def next_offset_of(self, name: str) -> int:
+        """Where an unopened partition goes on, as the last checkpoint says."""
+        known = self._known.get(name)
+        return known.next_offset if known is not None else 0
 
     def open_partitions(self) -> list[PartitionLog]:
         return list(self._open.values())

@@ -29,6 +29,7 @@ from .dead_letters import DeadLetters
 from .delays import DelayedRecords
 from .dialer import Dialer
 from .groups import Groups
+from .pipelines import Pipelines
 from .pool import Pool
 from .presence import Presence
 from .producer import Producer
@@ -36,6 +37,7 @@ from .schemas import Schemas
 from .stages import Stages
 from .topics import create_as_producer, partition_count
 from .transactions import Transaction, Transactions
+from .upkeep import Upkeep
 
 
 def connect(
@@ -56,8 +58,8 @@ def connect(
 class Client:
     """Talks to one broker, over as many connections as that needs.
 
-    `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl` and `audit` do what the commands with these names do; `stage` is for
-    writers that are many processes.
+    `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl`, `audit` and `pipeline` do what the commands with these
+    names do; `upkeep` is for those who run the broker, `stage` for writers that are many processes.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -77,6 +79,8 @@ class Client:
         self.role = Roles(self._asker)
         self.acl = Acls(self._asker)
         self.audit = Audit(self._asker)
+        self.pipeline = Pipelines(self._asker)
+        self.upkeep = Upkeep(self._asker)
         self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
         self._children: list[Producer | Consumer | Transaction | Presence] = []

@@ -13,7 +13,20 @@ from typing import Any, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import ERROR_TEXT_BYTES_MAX
-from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, roles, schemas, stages, transactions, users
+from braidmq.wire.flymq import (
+    audit,
+    cluster,
+    dead_letters,
+    delays,
+    groups,
+    pipelines,
+    roles,
+    schemas,
+    stages,
+    transactions,
+    upkeep,
+    users,
+)
 from braidmq.wire.flymq.answers import OFFSET, OK, RECORD_METADATA, Offset, Ok, RecordMetadata
 from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.frames import encode_frame
@@ -114,9 +127,11 @@ Response = (
     | stages.StageResponse
     | cluster.ClusterResponse
     | groups.GroupResponse
+    | pipelines.PipelineResponse
     | roles.RoleResponse
     | users.UserResponse
     | audit.AuditResponse
+    | upkeep.UpkeepResponse
 )
 
 
@@ -174,9 +189,11 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     **stages.RESPONSES,
     **cluster.RESPONSES,
     **groups.RESPONSES,
+    **pipelines.RESPONSES,
     **roles.RESPONSES,
     **users.RESPONSES,
     **audit.RESPONSES,
+    **upkeep.RESPONSES,
 }
 
 
