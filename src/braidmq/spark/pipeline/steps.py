@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.decoding import check_rules, decode
-from braidmq.spark.pipeline.definition import Deduplicate, Decode, Expectation, Join, Mask, PythonStep, Sql, Validate, Window
+from braidmq.spark.pipeline.definition import Decode, Deduplicate, Expectation, Join, Mask, PythonStep, Sql, Validate, Window
 from braidmq.spark.pipeline.frames import interval, quoted, require_columns
 from braidmq.spark.pipeline.letters import SCHEMA_REASON, letters_of
 from braidmq.spark.pipeline.sections import Section

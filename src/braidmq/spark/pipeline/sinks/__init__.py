@@ -5,7 +5,7 @@ that it has already is passed over. So several sinks need no common transaction:
 again, and only those that lack it take it.
 """
 
-from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, Sink
 from braidmq.spark.pipeline.sinks.making import make_sink
+from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, Sink
 
 __all__ = ["Batch", "Replacing", "Sink", "make_sink"]

@@ -9,7 +9,15 @@ from pyspark.sql import DataFrame
 
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipeline.definition import TableSink
-from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, latest_per_key, refused_without, to_arrow, with_partitions, writer_name
+from braidmq.spark.pipeline.sinks.sink import (
+    Batch,
+    Replacing,
+    latest_per_key,
+    refused_without,
+    to_arrow,
+    with_partitions,
+    writer_name,
+)
 
 
 class IcebergSink:
