@@ -18,21 +18,21 @@ from braidmq.base.errors import BraidError
 from braidmq.client.cipher import ValueCipher
 from braidmq.log.attrs import TAG_HEADER, decode_attrs
 
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
 COLUMNS: Final = (
-    ("topic", "string"),
-    ("partition", "int"),
-    ("offset", "bigint"),
-    ("timestamp", "timestamp"),
-    ("key", "binary"),
-    ("value", "binary"),
-    ("headers", "array<struct<key:string,value:binary>>"),
+    ("topic", pa.string(), "string"),
+    ("partition", pa.int32(), "int"),
+    ("offset", pa.int64(), "bigint"),
+    ("timestamp", pa.timestamp("us", "UTC"), "timestamp"),
+    ("key", pa.binary(), "binary"),
+    ("value", pa.binary(), "binary"),
+    ("headers", HEADERS, "array<struct<key:string,value:binary>>"),
 )
-"""Names and Spark types of what every record has."""
+"""Names of what every record has, with their types in Arrow and in Spark."""
 
 ROWS_AT_ONCE_MAX: Final = 65_536
 """Most rows of one Arrow batch: enough to make a batch cheap, few enough that the JVM holds little."""
-
-HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 Decode = Callable[[pa.Array], tuple[pa.Array, pa.Array]]
 """From values to (data, error)."""
@@ -60,7 +60,7 @@ class Shaping:
     def __init__(self, schema: pa.Schema, cipher: ValueCipher | None = None, decode: Decode | None = None) -> None:
         self._schema = schema
         names = set(schema.names)
-        known = {name for name, _ in COLUMNS} | ({"data", "error"} if decode is not None else set())
+        known = {name for name, _, _ in COLUMNS} | ({"data", "error"} if decode is not None else set())
         for name in names - known:
             reason = f"there is no column {name}; there are {', '.join(sorted(known))}"
             raise BraidError("INVALID_ARGUMENT", reason=reason + ("" if decode else ", and with the option `schema` also data, error"))

@@ -16,12 +16,13 @@ from pyspark.sql.types import StructType
 from braidmq.base.errors import BraidError
 from braidmq.spark.columns import COLUMNS, Shaping
 from braidmq.spark.connecting import client_of
+from braidmq.spark.decode import Decoding
 from braidmq.spark.gaps import Gap, report
 from braidmq.spark.options import EARLIEST, LATEST, Options
 from braidmq.spark.places import Places, places_of, resolve, since, topics_of
 from braidmq.spark.ranges import RangePartition, Span, cut
 from braidmq.spark.reading import read_spans
-from braidmq.spark.shapes import Decoding, arrow_schema
+from braidmq.spark.shapes import arrow_schema
 
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "holdRetention")
 
@@ -76,7 +77,7 @@ def starting(client: Any, options: Options, places: Places, default: Any) -> dic
 def check_columns(schema: StructType, decoding: Decoding | None) -> None:
     """Refuse columns that do not exist, or of another type, before a task does."""
     Shaping(arrow_schema(schema), None, (lambda values: (values, values)) if decoding is not None else None)
-    types = dict(COLUMNS)
+    types = {name: kind for name, _, kind in COLUMNS}
     for field in schema.fields:
         wanted = types.get(field.name)
         if wanted is not None and field.dataType.simpleString() != wanted:

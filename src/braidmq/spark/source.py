@@ -5,19 +5,19 @@ Spark makes this object in processes of its own, with the options of the query, 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import MutableMapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from braidmq.base.errors import BraidError
 from braidmq.spark.connecting import client_of
+from braidmq.spark.decode import Decoding
 from braidmq.spark.options import OPTIONS, Options
 from braidmq.spark.reader import BatchReader, check_columns
-from braidmq.spark.shapes import Decoding, record_schema
+from braidmq.spark.shapes import record_schema
 from braidmq.spark.stream import StreamReader
 from braidmq.spark.writer import BatchWriter, StreamWriter
 
@@ -44,7 +44,7 @@ class BraidDataSource(DataSource):
         found = client_of(self._given).schema.get(name, self._given.get("schemaVersion", 0))
         return Decoding(found.name, found.type, found.version, found.definition)
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         return record_schema(self._decoding)
 
     def _checked(self, schema: StructType) -> Options:

@@ -19,13 +19,14 @@ from pyspark.sql.types import StructType
 
 from braidmq.spark.admission import admit
 from braidmq.spark.connecting import client_of
+from braidmq.spark.decode import Decoding
 from braidmq.spark.gaps import Gap, report
 from braidmq.spark.options import Options
 from braidmq.spark.places import Places, places_of, topics_of
 from braidmq.spark.ranges import RangePartition, Span, cut
 from braidmq.spark.reader import starting
 from braidmq.spark.reading import read_spans
-from braidmq.spark.shapes import Decoding, arrow_schema
+from braidmq.spark.shapes import arrow_schema
 
 StreamOffset = dict[str, dict[str, Any]]
 

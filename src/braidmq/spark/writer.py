@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from braidmq.base.errors import BraidError
 from braidmq.spark.connecting import client_of
 from braidmq.spark.options import Options
 from braidmq.spark.packing import Packing
