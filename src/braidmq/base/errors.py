@@ -116,6 +116,16 @@ _ROWS: Final = (
     ErrorSpec("MESSAGE_NOT_FOUND", "message not found: {id}", 404, 2, "It was delivered, cancelled, replayed or purged, or never existed."),
     ErrorSpec("DELAY_TOO_LONG", "delay {delay_ms}ms exceeds maximum allowed delay {limit_ms}ms", 400, 8, "Ask for less, or raise `delay_max_s`."),
     ErrorSpec("DELAYED_LIMIT", "the broker already keeps {limit} delayed messages", 409, 7, "Wait until some are delivered, or cancel some.", True),
+    # --- pipelines
+    ErrorSpec("PIPELINE_NOT_FOUND", "pipeline not found: {pipeline}", 404, 2, "`braid pipeline ls` shows the pipelines that the broker knows."),
+    ErrorSpec("PIPELINE_LIMIT", "the broker already has {limit} pipelines", 409, 7, "Remove some that are no longer needed."),
+    ErrorSpec("PIPELINE_RUNNING", "pipeline {pipeline} is running: {where}, last heard of {seconds:.0f} s ago", 409, 8,
+              "Stop it with `braid pipeline stop`, or take over with --replace."),
+    ErrorSpec("PIPELINE_RUN_ENDED", "run {run} of pipeline {pipeline} has ended: {reason}", 409, 8,
+              "Another run took over, or it was removed; this one has to end."),
+    ErrorSpec("PIPELINE_INVALID", "invalid pipeline: {problems}", 400, 8, "`braid pipeline check` shows every problem with its line."),
+    ErrorSpec("PIPELINE_FAILED", "pipeline {pipeline} failed in {step}: {reason}", 500, 7, "The message names the step; `braid pipeline logs` has the rows that led to it."),
+    ErrorSpec("PIPELINE_REPLAY_REFUSED", "cannot replay {pipeline}: {reason}", 409, 8, "See the rule of each sink in the page about pipelines."),
     # --- storage
     ErrorSpec("STORAGE_FULL", "no space left for {topic}/{partition}; nothing was written", 507, 7,
               "Free disk space or lower the retention; producing works again at once.", True),

@@ -318,3 +318,17 @@ DURABLE_SUBSCRIBERS_MAX: Final = 100_000
 """Subscribers that outlive their connections; each has a place in the memory of the broker and in every snapshot."""
 SUBSCRIBER_FILTERS_MAX: Final = 10_000
 """Filters of one subscriber; each is tried for every topic that comes."""
+
+# --- pipelines
+PIPELINES_MAX: Final = 1000
+"""Pipelines that the broker knows; each is in memory and in every snapshot."""
+PIPELINE_DEFINITION_BYTES_MAX: Final = 256 * KIB
+"""The text of one pipeline: it is one command of the journal."""
+PIPELINE_RUNS_KEPT: Final = 50
+"""Runs of a pipeline that are remembered; the oldest is forgotten first."""
+PIPELINE_EVENTS_KEPT: Final = 200
+"""Events of a pipeline that are remembered; the oldest is forgotten first."""
+PIPELINE_PROGRESS_KEPT: Final = 600
+"""Progress reports of a pipeline that are kept, in memory alone: ten minutes at one a second."""
+PIPELINE_REPORT_BYTES_MAX: Final = 16 * KIB
+"""One progress report, or the text of one event: hundreds of them are kept."""

@@ -31,9 +31,10 @@ from braidmq.broker.fq_queues import FqQueues
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.groups import GroupCoordinator
 from braidmq.broker.journal import Journal
-from braidmq.broker.machines import QUEUES, SCHEMAS, TOPICS, MachineGroup
+from braidmq.broker.machines import PIPELINES, QUEUES, SCHEMAS, TOPICS, MachineGroup
 from braidmq.broker.names import INTERNAL_PREFIX, check_topic
 from braidmq.broker.pace import Pace
+from braidmq.broker.pipelines import Pipelines
 from braidmq.broker.push import Hub
 from braidmq.broker.schema_registry import SchemaRegistry
 from braidmq.broker.settings import BrokerSettings as BrokerSettings
@@ -97,6 +98,7 @@ class Broker(BrokerReads):
         )
         self.security = Security(settings.security, clock)
         self.schemas = SchemaRegistry(self.topics, clock, partial(self.submit_metadata, SCHEMAS), self.compute)
+        self.pipelines = Pipelines(clock, partial(self.submit_metadata, PIPELINES))
         self.admission = Admission(self)
         self._routes: dict[int, hot.Route] = {}
         self.routes = hot.RouteTable()
@@ -159,7 +161,7 @@ class Broker(BrokerReads):
     def _recover(self) -> None:
         store = self.store
         security = self.security
-        push = {**self.push.machines(), QUEUES: self.fq.table}
+        push = {**self.push.machines(), QUEUES: self.fq.table, PIPELINES: self.pipelines.table}
         machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table, **push})
         self._metadata = Journal(self.disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
         self._offsets = Journal(self.disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)

@@ -18,7 +18,7 @@ class Rule(Enum):
     WRITE_TOPIC = "write on the topic"
     ADMIN = "the admin permission"
     OWNER = "whoever began the transaction"
-    OWNER_OR_ADMIN = "whoever began the transaction, or an administrator"
+    OWNER_OR_ADMIN = "whoever began the transaction or made the pipeline, or an administrator"
     OWNER_WRITE_TOPIC = "whoever began the transaction, with write on the topic"
     OWNER_READ_TOPIC = "whoever began the transaction, with read on the topic"
     SELF_OR_ADMIN = "the user itself, or the admin permission"
@@ -107,6 +107,15 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.AUDIT_EXPORT: Rule.ADMIN,
     Op.AUDIT_QUERY_SDK: Rule.ADMIN,
     Op.AUDIT_EXPORT_SDK: Rule.ADMIN,
+    # --- pipelines; who made one runs and steers it
+    Op.PIPELINE_PUT: Rule.OWNER_OR_ADMIN,
+    Op.PIPELINE_LIST: Rule.AUTHENTICATED,
+    Op.PIPELINE_GET: Rule.AUTHENTICATED,
+    Op.PIPELINE_STEER: Rule.OWNER_OR_ADMIN,
+    Op.PIPELINE_REMOVE: Rule.OWNER_OR_ADMIN,
+    Op.PIPELINE_START: Rule.OWNER_OR_ADMIN,
+    Op.PIPELINE_REPORT: Rule.OWNER_OR_ADMIN,
+    Op.PIPELINE_END: Rule.OWNER_OR_ADMIN,
     # --- answers
     Op.ERROR: Rule.ANSWER,
 }

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from braidmq.server.operations.calling import Caller
 
 _RULES: Final[dict[int, Rule]] = {int(op): rule for op, rule in OPCODE_PERMISSIONS.items()}
+_OWNED_PIPELINES: Final = (
+    flymq.PipelinePut, flymq.PipelineSteer, flymq.PipelineRemove, flymq.PipelineStart, flymq.PipelineReport, flymq.PipelineEnd,
+)  # fmt: skip
 _TRANSACTION_RULES: Final = (Rule.OWNER, Rule.OWNER_OR_ADMIN, Rule.OWNER_WRITE_TOPIC, Rule.OWNER_READ_TOPIC)
 
 
@@ -114,7 +117,10 @@ def owner_of(text: str) -> Principal:
 
 
 def _owner(caller: Caller, request: flymq.Request) -> Principal | None:
-    """Who began the transaction of a request; None when nobody knows it any more."""
+    """Who began the transaction of a request, or made its pipeline; None when nobody knows it any more, or not yet."""
+    if isinstance(request, _OWNED_PIPELINES):
+        pipeline = caller.broker.pipelines.table.find(request.pipeline)
+        return None if pipeline is None else owner_of(pipeline.owner)
     try:
         transaction = caller.broker.transactions.get(getattr(request, "id", ""))
     except BraidError:

@@ -29,6 +29,7 @@ from .dead_letters import DeadLetters
 from .delays import DelayedRecords
 from .dialer import Dialer
 from .groups import Groups
+from .pipelines import Pipelines
 from .pool import Pool
 from .producer import Producer
 from .schemas import Schemas
@@ -54,7 +55,8 @@ def connect(
 class Client:
     """Talks to one broker, over as many connections as that needs.
 
-    `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl` and `audit` do what the commands with these names do.
+    `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl`, `audit` and `pipeline` do what the commands with these
+    names do.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -73,6 +75,7 @@ class Client:
         self.role = Roles(self._asker)
         self.acl = Acls(self._asker)
         self.audit = Audit(self._asker)
+        self.pipeline = Pipelines(self._asker)
         self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
         self._children: list[Producer | Consumer | Transaction] = []

@@ -16,6 +16,7 @@ from braidmq.server.operations import (
     dead_letters,
     delays,
     groups,
+    pipelines,
     produce,
     read,
     roles,
@@ -109,5 +110,14 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.AUDIT_EXPORT: audit.audit_export,
     Op.AUDIT_QUERY_SDK: audit.audit_query,
     Op.AUDIT_EXPORT_SDK: audit.audit_export,
+    # --- pipelines
+    Op.PIPELINE_PUT: pipelines.pipeline_put,
+    Op.PIPELINE_LIST: pipelines.pipeline_list,
+    Op.PIPELINE_GET: pipelines.pipeline_get,
+    Op.PIPELINE_STEER: pipelines.pipeline_steer,
+    Op.PIPELINE_REMOVE: pipelines.pipeline_remove,
+    Op.PIPELINE_START: pipelines.pipeline_start,
+    Op.PIPELINE_REPORT: pipelines.pipeline_report,
+    Op.PIPELINE_END: pipelines.pipeline_end,
 }
 """Each operation takes the request type that its opcode decodes to; the decoder's table pairs them."""

@@ -93,6 +93,15 @@ class Op(IntEnum):
     AUDIT_EXPORT = 0x81
     AUDIT_QUERY_SDK = 0xA0
     AUDIT_EXPORT_SDK = 0xA1
+    # --- our own: pipelines and their runs
+    PIPELINE_PUT = 0xC8
+    PIPELINE_LIST = 0xC9
+    PIPELINE_GET = 0xCA
+    PIPELINE_STEER = 0xCB
+    PIPELINE_REMOVE = 0xCC
+    PIPELINE_START = 0xCD
+    PIPELINE_REPORT = 0xCE
+    PIPELINE_END = 0xCF
     # --- the answer to anything that failed
     ERROR = 0xFF
 

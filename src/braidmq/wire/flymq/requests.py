@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import REQUEST_LIST_ITEMS_MAX
-from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, roles, schemas, transactions, users
+from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, pipelines, roles, schemas, transactions, users
 from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.layout import BYTES, BYTES_VIEW, I32, STR, STR8, TRAILING_STR, U32, U64, Layout, Sink, Source, WireType
 from braidmq.wire.flymq.opcodes import Op
@@ -161,6 +161,7 @@ Request = (
     | transactions.TransactionRequest
     | cluster.ClusterRequest
     | groups.GroupRequest
+    | pipelines.PipelineRequest
     | roles.RoleRequest
     | users.UserRequest
     | audit.AuditRequest
@@ -265,6 +266,7 @@ REQUESTS: Final[dict[int, WireType[Any]]] = {
     **transactions.REQUESTS,
     **cluster.REQUESTS,
     **groups.REQUESTS,
+    **pipelines.REQUESTS,
     **roles.REQUESTS,
     **users.REQUESTS,
     **audit.REQUESTS,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import ERROR_TEXT_BYTES_MAX
-from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, roles, schemas, transactions, users
+from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, pipelines, roles, schemas, transactions, users
 from braidmq.wire.flymq.answers import OFFSET, OK, RECORD_METADATA, Offset, Ok, RecordMetadata
 from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.frames import encode_frame
@@ -113,6 +113,7 @@ Response = (
     | transactions.TransactionResponse
     | cluster.ClusterResponse
     | groups.GroupResponse
+    | pipelines.PipelineResponse
     | roles.RoleResponse
     | users.UserResponse
     | audit.AuditResponse
@@ -172,6 +173,7 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     **transactions.RESPONSES,
     **cluster.RESPONSES,
     **groups.RESPONSES,
+    **pipelines.RESPONSES,
     **roles.RESPONSES,
     **users.RESPONSES,
     **audit.RESPONSES,
