@@ -52,7 +52,7 @@ class Watcher:
         orders = {protocol: self._records(topic) for protocol, topic in TOPICS.items()}
         sample = Sample(time.monotonic(), orders)
         if self.with_pipeline:
-            letters = sum(self._records(f"{topic}-dlq") for topic in TOPICS.values())
+            letters = sum(self._records(f"{topic}.dlq") for topic in TOPICS.values())
             results, newest = self._results()
             commits = len(list((self.table / "_delta_log").glob("*.json"))) if self.table.exists() else 0
             sample = Sample(sample.at, orders, self._lag(), letters, results, newest, commits)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
+from braidmq.client._sync.dead_letters import SUFFIX
 from braidmq.client.provenance import provenance
 from braidmq.log.letter_id import place_in
 from braidmq.spark.products.page import bars, columns, heading, page, paragraph, short, table
@@ -28,7 +29,6 @@ SAMPLES: Final = 3
 PAGE: Final = 1000
 BINS: Final = 48
 _SAMPLE_CHARACTERS: Final = 200
-_SUFFIX: Final = "-dlq"
 _CAUSES_MAX: Final = 1000
 """Causes that are told apart; letters of further ones are counted together."""
 _OTHER: Final = "(further causes)"
@@ -137,7 +137,7 @@ class Triage:
 
 def triage(client: Client, topic: str) -> Triage:
     """Group the open dead letters of a topic by their cause."""
-    origin = topic.removesuffix(_SUFFIX)
+    origin = topic.removesuffix(SUFFIX)
     causes: dict[tuple[str, str], Cause] = {}
     times: list[int] = []
     keep_every = 1
@@ -179,7 +179,7 @@ def _letters(client: Client, origin: str) -> Iterator[tuple[str, Record, Provena
             if place is not None:
                 wanted.setdefault(place[0], {})[place[1]] = letter
         for partition, offsets in wanted.items():
-            yield from _records(client, origin + _SUFFIX, partition, offsets)
+            yield from _records(client, origin + SUFFIX, partition, offsets)
         after = ids[-1]
 
 
