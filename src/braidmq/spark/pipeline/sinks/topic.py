@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from braidmq.spark.pipeline.context import Context
@@ -21,7 +21,9 @@ class TopicSink:
 
     def write(self, frame: DataFrame, batch: Batch) -> int | None:
         options = self._context.options(self._definition.servers)
-        write_records(self._records(frame), {**options, "topic": self._definition.name}, writer_name(batch, self.label), batch.number)
+        write_records(
+            self._records(frame), {**options, "topic": self._definition.name}, writer_name(batch, self.label), batch.number
+        )
         return None
 
     def _records(self, frame: DataFrame) -> DataFrame:
@@ -42,7 +44,7 @@ class TopicSink:
         return f"{self.label} is a topic, and what a topic holds is never taken back"
 
 
-def _bytes(frame: DataFrame, name: str) -> F.Column:
+def _bytes(frame: DataFrame, name: str) -> Column:
     """A column as bytes: binary as it is, text as UTF-8, structs as JSON, anything else as its text."""
     column = F.col(quoted(name))
     kind = frame.select(column).schema.fields[0].dataType.typeName()
