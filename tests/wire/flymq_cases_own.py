@@ -76,6 +76,24 @@ OWN = [
     Own(flymq.QuotaSet("u", 1000, None), "04.000175.00000000000003e8.ffffffffffffffff", flymq.Ok(True, "u"), "01.000175"),
     Own(flymq.QuotaList("u"), "05.000175", flymq.Quotas(5, 0, (flymq.Quota("u", None, 0),)),
         "0000000000000005.0000000000000000.00000001.000175.ffffffffffffffff.0000000000000000"),
+    Own(flymq.PipelinePut("p", "yaml", b"x"), "000170.000479616d6c.0000000178", flymq.Ok(), _OK),
+    Own(flymq.PipelineList(), "",
+        flymq.PipelineSummaries((flymq.PipelineSummary("p", "o", "s", "run", "once", 5, 6, b"{}"),)),
+        "00000001.000170.00016f.000173.000372756e.00046f6e6365.0000000000000005.0000000000000006.000000027b7d"),
+    Own(flymq.PipelineGet("p"), "000170",
+        flymq.PipelineDetail(
+            "p", "o", "s", "run", "yaml", b"x", 5, (flymq.PipelineRun(1, "once", "w", 6, 7, "failed", "r", b"{}"),),
+            (flymq.PipelineEvent(8, 1, "info", "t"),), (flymq.PipelineProgress(9, b"{}"),)),
+        "000170.00016f.000173.000372756e.000479616d6c.0000000178.0000000000000005."
+        "00000001.00000001.00046f6e6365.000177.0000000000000006.0000000000000007.00066661696c6564.000172.000000027b7d."
+        "00000001.0000000000000008.00000001.0004696e666f.000174.00000001.0000000000000009.000000027b7d"),
+    Own(flymq.PipelineSteer("p", "pause"), "000170.00057061757365", flymq.Ok(), _OK),
+    Own(flymq.PipelineRemove("p"), "000170", flymq.Ok(), _OK),
+    Own(flymq.PipelineStart("p", "once", "w", True), "000170.00046f6e6365.000177.01",
+        flymq.PipelineStarted(3, "run"), "00000003.000372756e"),
+    Own(flymq.PipelineReport("p", 3, b"{}", (("info", "t"),)), "000170.00000003.000000027b7d.00000001.0004696e666f.000174",
+        flymq.PipelineDesired("stop"), "000473746f70"),
+    Own(flymq.PipelineEnd("p", 3, "failed", "r"), "000170.00000003.00066661696c6564.000172", flymq.Ok(), _OK),
 ]  # fmt: skip
 
 OWN_REQUESTS: list[Request] = [own.request for own in OWN]
