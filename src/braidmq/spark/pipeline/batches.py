@@ -9,7 +9,6 @@ The object travels to the server where Spark is reached by Connect: it holds a d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,7 +22,7 @@ from braidmq.spark.pipeline.diagnosing import diagnose
 from braidmq.spark.pipeline.letters import letter_records
 from braidmq.spark.pipeline.sinks import Batch, make_sink
 from braidmq.spark.pipeline.sinks.sink import Replacing, writer_name
-from braidmq.spark.pipeline.sinks.topic import write_records
+from braidmq.spark.pipeline.sinks.staging import write_records
 
 SESSIONS: Final[dict[str, SparkSession]] = {}
 """By the name of a query, the session that started it in this process. A batch has a session of its own, which knows no queries."""
@@ -140,6 +139,3 @@ class BatchJob:
         finally:
             letters.unpersist()
 
-
-def as_json(result: Result) -> dict[str, Any]:
-    return json.loads(json.dumps(result.__dict__))  # type: ignore[no-any-return]
