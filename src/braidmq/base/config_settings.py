@@ -181,6 +181,11 @@ class Config:
         kinds.duration(0.01, limits.TRANSACTION_TIMEOUT_S_MAX),
         "Time after which a transaction that asked for no other is aborted.",
     )
+    stage_timeout_s: float = _setting(
+        3600.0,
+        kinds.duration(0.01, 30 * _DAY_S),
+        "Time after which what a writer staged and did not publish is void, counted from its last batch.",
+    )
     delay_max_s: float = _setting(_DAY_S, kinds.duration(0.001, 365 * _DAY_S), "Longest delay of a delayed message.")
     ttl_s: float = _setting(
         0.0, kinds.duration(0.001, _YEARS_100_S, zero=True), "Time to live of records that have none, and whose topic has none."

@@ -254,6 +254,16 @@ TRANSACTIONAL_IDS_REMEMBERED: Final = 10_000
 """Transactional ids whose newest producer is known; the one taken over longest ago is forgotten first."""
 TRANSACTIONS_REMEMBERED: Final = 10_000
 """Ended transactions whose outcome can still be told."""
+STAGE_EPOCH_BYTES_MAX: Final = 1 * GIB
+"""Bytes that a writer stages for one epoch: publishing writes all of them in one turn, so that readers see them at one moment."""
+STAGES_BYTES_MAX: Final = 16 * GIB
+"""Staged bytes of all writers; those of one that does not come back stay until `stage_timeout_s`."""
+STAGE_BATCHES_MAX: Final = 100_000
+"""Batches staged for one epoch: each of them is a command in the journal and a row in memory."""
+STAGE_WRITERS_REMEMBERED: Final = 10_000
+"""Writers whose last published epoch is known, so that it is not published again; the one silent for longest is forgotten first."""
+STAGE_WRITER_BYTES_MAX: Final = 255
+"""It names a writer; thousands of them are remembered."""
 TTL_MS_MAX: Final = 100 * 365 * 24 * 3600 * 1000
 """A longer time to live is no longer than this: a hundred years and a day in milliseconds still fit everywhere."""
 DELAYED_MESSAGES_MAX: Final = 10_000_000

@@ -38,6 +38,7 @@ from braidmq.broker.pipelines import Pipelines
 from braidmq.broker.push import Hub
 from braidmq.broker.schema_registry import SchemaRegistry
 from braidmq.broker.settings import BrokerSettings as BrokerSettings
+from braidmq.broker.stages import Stages
 from braidmq.broker.store import CheckpointDraft, LogStore
 from braidmq.broker.time_file import TimeFile
 from braidmq.broker.topics import PROPERTIES, Topic, TopicTable, check_properties
@@ -114,6 +115,7 @@ class Broker(BrokerReads):
         self._offsets: Journal
         self.work = WorkEngine(self)
         self.transactions = Transactions(self, settings.transaction_timeout_s)
+        self.stages = Stages(self, settings.stage_timeout_s)
         self.delayed = Delayed(self, settings.delay_ms_max)
         self.dead_letters = DeadLetters(self, settings.dlq_suffix, settings.dlq_attempts_max, settings.dlq_retry_ms)
         self.expired_letters = ExpiredLetters(self)
@@ -248,6 +250,7 @@ class Broker(BrokerReads):
     async def _check_work(self) -> None:
         """What transactions, delayed messages and dead letters need now and then."""
         self.transactions.abort_overdue()
+        await self.stages.collect()
         await self.work.tick()
         await self.expired_letters.sweep()
 

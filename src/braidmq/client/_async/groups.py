@@ -41,6 +41,10 @@ class Groups:
             for part in answer.partitions
         ]
 
+    async def commit(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+        """Store positions (topic, partition, next offset) of a group whose members divide nothing, all asked for at once."""
+        await self._asker.ask_all([flymq.Commit(topic, group, partition, at) for topic, partition, at in offsets], flymq.Ok)
+
     async def seek(
         self,
         group: str,

@@ -34,6 +34,7 @@ from .pipelines import Pipelines
 from .pool import Pool
 from .producer import Producer
 from .schemas import Schemas
+from .stages import Stages
 from .topics import create_as_producer, partition_count
 from .transactions import Transaction, Transactions
 
@@ -57,7 +58,7 @@ class Client:
     """Talks to one broker, over as many connections as that needs.
 
     `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl`, `audit` and `pipeline` do what the commands with these
-    names do.
+    names do; `stage` is for writers that are many processes.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -72,6 +73,7 @@ class Client:
         self.dlq = DeadLetters(self._asker)
         self.delayed = DelayedRecords(self._asker)
         self.txn = Transactions(self._asker)
+        self.stage = Stages(self._asker)
         self.user = Users(self._asker)
         self.role = Roles(self._asker)
         self.acl = Acls(self._asker)
@@ -125,6 +127,11 @@ class Client:
         found = self._ask(flymq.Metadata(topic), flymq.TopicMetadata)
         parts = tuple(PartitionInfo(part.id, part.leader, part.oldest, part.newest) for part in found.partitions)
         return TopicInfo(found.topic, parts)
+
+    def places(self, topics: Sequence[str]) -> dict[str, flymq.TopicPlace]:
+        """Id, ends and sizes of many topics in one request; those that do not exist are left out."""
+        found = self._ask(flymq.TopicPlaces(tuple(topics)), flymq.Places)
+        return {place.topic: place for place in found.topics}
 
     def topic_config(self, topic: str, properties: Mapping[str, str] | None = None) -> dict[str, str]:
         """Change a topic's properties, where an empty value is the broker's default again; returns all it has of its own."""
