@@ -38,9 +38,11 @@ def build_parser() -> argparse.ArgumentParser:
         config,
         consume,
         delayed,
+        dev,
         dlq,
         group,
         log,
+        pipeline,
         produce,
         role,
         schema,
@@ -54,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = BraidParser(prog="braid", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"braid {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    data = (serve, topic, produce, consume, group, schema, dlq, delayed, txn)
+    data = (serve, dev, topic, produce, consume, group, schema, dlq, delayed, txn, pipeline)
     for module in (*data, user, role, acl, audit, backup, bench, log, config, completion, version):
         module.register(commands)
     return parser

@@ -105,7 +105,7 @@ class Packing:
     def _pack(self, topic: str, rows: Any, columns: dict[str, pa.Array]) -> Iterator[Packed]:
         values = _cells(self._encrypted(columns["value"]))
         keys = _cells(columns["key"]) if "key" in columns else None
-        attrs = _attrs(columns["headers"]) if "headers" in columns else None
+        attrs = _attrs(columns["headers"]) if "headers" in columns else _cells(columns["attrs"]) if "attrs" in columns else None
         sizes = _sizes(values) + (0 if keys is None else _sizes(keys)) + (0 if attrs is None else _sizes(attrs))
         for partition, chosen in self._by_partition(topic, rows, keys, columns.get("partition")):
             for piece in _pieces(chosen, sizes[chosen]):

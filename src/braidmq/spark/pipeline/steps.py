@@ -127,7 +127,7 @@ def _schema_before(context: Context, step: Validate) -> str | None:
 
 
 def _sql(frame: DataFrame, query: str, view: str) -> DataFrame:
-    """The query with the rows as `input`: a common table expression, so that each step has its own also where Spark reads it late."""
+    """The query with the rows as `input`: a common table expression, so that each step has its own where Spark reads it late."""
     frame.createOrReplaceTempView(view)
     text = query.strip().rstrip(";")
     first = f"input AS (SELECT * FROM {view})"

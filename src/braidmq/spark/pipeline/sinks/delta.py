@@ -108,7 +108,9 @@ class DeltaSink:
         table = self._table(frame)
         if rows.num_rows:
             same = " AND ".join(f't."{name}" = s."{name}"' for name in keys)
-            merging = table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(writer, number))
+            merging = table.merge(
+                rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(writer, number)
+            )
             merging.when_matched_update_all().when_not_matched_insert_all().execute()
         return int(rows.num_rows)
 
