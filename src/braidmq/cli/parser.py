@@ -37,6 +37,8 @@ def build_parser() -> argparse.ArgumentParser:
         completion,
         config,
         consume,
+        cp,
+        ctx,
         delayed,
         dlq,
         group,
@@ -45,6 +47,8 @@ def build_parser() -> argparse.ArgumentParser:
         role,
         schema,
         serve,
+        status,
+        top,
         topic,
         txn,
         user,
@@ -54,8 +58,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = BraidParser(prog="braid", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"braid {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    data = (serve, topic, produce, consume, group, schema, dlq, delayed, txn)
-    for module in (*data, user, role, acl, audit, backup, bench, log, config, completion, version):
+    data = (serve, topic, produce, consume, cp, group, schema, dlq, delayed, txn)
+    for module in (*data, user, role, acl, audit, status, top, backup, bench, log, ctx, config, completion, version):
         module.register(commands)
     return parser
 
