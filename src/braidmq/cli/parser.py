@@ -39,9 +39,12 @@ def build_parser() -> argparse.ArgumentParser:
         consume,
         cp,
         ctx,
+        debug,
         delayed,
         dlq,
+        doctor,
         group,
+        help,
         log,
         produce,
         role,
@@ -59,7 +62,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"braid {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     data = (serve, topic, produce, consume, cp, group, schema, dlq, delayed, txn)
-    for module in (*data, user, role, acl, audit, status, top, backup, bench, log, ctx, config, completion, version):
+    keeping = (status, top, doctor, debug, backup, bench, log, ctx, config)
+    for module in (*data, user, role, acl, audit, *keeping, completion, help, version):
         module.register(commands)
     return parser
 
