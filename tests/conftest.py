@@ -14,6 +14,9 @@ import pytest
 from running_broker import RunningBroker, StartBroker
 from toolchain import compiler_exists
 
+pytest_plugins = ["braidmq.testing.plugin"]
+"""As users have it from the installed package; here also where the installed one is older than the tree."""
+
 LONG = os.environ.get("BRAID_TEST_LONG") == "1"
 
 # How long an example takes depends on what else the machine does, so it is no reason to fail.

@@ -23,6 +23,7 @@ from braidmq.base.errors import BraidError
 from braidmq.base.figures import Figures
 from braidmq.base.steady_clock import SteadyClock
 from braidmq.broker.admission import Admission, is_open
+from braidmq.broker.backups import Backups
 from braidmq.broker.broker_reads import BrokerReads
 from braidmq.broker.dead_letters import DeadLetters
 from braidmq.broker.delayed import Delayed
@@ -32,12 +33,14 @@ from braidmq.broker.fq_queues import FqQueues
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.groups import GroupCoordinator
 from braidmq.broker.journal import Journal
-from braidmq.broker.machines import QUEUES, SCHEMAS, TOPICS, MachineGroup
+from braidmq.broker.machines import PIPELINES, QUEUES, SCHEMAS, TOPICS, MachineGroup
 from braidmq.broker.names import INTERNAL_PREFIX, check_topic
 from braidmq.broker.pace import Pace
+from braidmq.broker.pipelines import Pipelines
 from braidmq.broker.push import Hub
 from braidmq.broker.schema_registry import SchemaRegistry
 from braidmq.broker.settings import BrokerSettings as BrokerSettings
+from braidmq.broker.stages import Stages
 from braidmq.broker.store import CheckpointDraft, LogStore
 from braidmq.broker.time_file import TimeFile
 from braidmq.broker.topics import PROPERTIES, Topic, TopicTable, check_properties
@@ -102,6 +105,7 @@ class Broker(BrokerReads):
         )
         self.security = Security(settings.security, clock, self.figures)
         self.schemas = SchemaRegistry(self.topics, clock, partial(self.submit_metadata, SCHEMAS), self.compute)
+        self.pipelines = Pipelines(clock, partial(self.submit_metadata, PIPELINES))
         self.admission = Admission(self)
         self._routes: dict[int, hot.Route] = {}
         self.routes = hot.RouteTable()
@@ -117,11 +121,15 @@ class Broker(BrokerReads):
         self._offsets: Journal
         self.work = WorkEngine(self)
         self.transactions = Transactions(self, settings.transaction_timeout_s)
+        self.stages = Stages(self, settings.stage_timeout_s)
         self.delayed = Delayed(self, settings.delay_ms_max)
         self.dead_letters = DeadLetters(self, settings.dlq_suffix, settings.dlq_attempts_max, settings.dlq_retry_ms)
         self.expired_letters = ExpiredLetters(self)
         self.push = Hub(self)
         self.fq = FqQueues(self)
+        self.backups = Backups(self)
+        self.documents: dict[str, Callable[[], Awaitable[Any]]] = {}
+        """What can be asked about the process that the broker runs in, by name. The server fills it."""
         self._housekeeping: list[asyncio.Task[None]] = []
         self._members_checked_s = 0.0
         self._members_excused = False
@@ -135,6 +143,7 @@ class Broker(BrokerReads):
         """Recover everything; when this returns, clients may come."""
         self.store.open()
         try:
+            self.backups.remove_leftovers()
             self._time_file.resume()
             await self._keep_time()
             await self._loop.run_in_executor(self._io, self._recover)
@@ -166,7 +175,7 @@ class Broker(BrokerReads):
     def _recover(self) -> None:
         store = self.store
         security = self.security
-        push = {**self.push.machines(), QUEUES: self.fq.table}
+        push = {**self.push.machines(), QUEUES: self.fq.table, PIPELINES: self.pipelines.table}
         machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table, **push})
         self._metadata = Journal(self.disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
         self._offsets = Journal(self.disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
@@ -199,6 +208,7 @@ class Broker(BrokerReads):
         for task in self._housekeeping:
             task.cancel()
         await asyncio.gather(*self._housekeeping, *self._deletions, return_exceptions=True)
+        await self.backups.stop()
         await self._finish_work()
         self.commit.flush()
         # Acks of the last cycles are posted to the loop before the syncer ends, so they go out before we go on.
@@ -259,6 +269,7 @@ class Broker(BrokerReads):
     async def _check_work(self) -> None:
         """What transactions, delayed messages and dead letters need now and then."""
         self.transactions.abort_overdue()
+        await self.stages.collect()
         await self.work.tick()
         await self.expired_letters.sweep()
 
@@ -302,9 +313,19 @@ class Broker(BrokerReads):
             unknown = self.store.needed_index(name)
             if unknown is not None:
                 await self.beside(unknown.prepare_index)
-            for segment in self.store.apply_retention(name, self.clock.now_ms()):
+            for segment in self.store.apply_retention(name, self.clock.now_ms(), *self._held(name)):
                 await self._loop.run_in_executor(self._io, segment.remove)
         self.security.apply_retention(self.clock.now_ms())
+
+    def _held(self, name: str) -> tuple[int | None, int]:
+        """From where on groups hold a partition back from retention, and up to how many bytes."""
+        area, _, place = name.partition("/")
+        topic = self.topics.by_id(int(place.partition("/")[0])) if area == "topics" else None
+        if topic is None:
+            return None, 0
+        partition = int(place.partition("/")[2])
+        held = [self.groups.committed(topic.id, group, partition) or 0 for group in topic.holders()]
+        return min(held, default=None), topic.hold_bytes
 
     # --- topics
 

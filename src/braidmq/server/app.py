@@ -37,6 +37,7 @@ from braidmq.server.fq_listener import FqListener
 from braidmq.server.listener import ConnectionCount, Listener
 from braidmq.server.logs import set_up_logging
 from braidmq.server.operations.transactions import note_abort
+from braidmq.server.status import Documents
 from braidmq.server.tls import server_context
 from braidmq.server.tracing import open_tracing
 
@@ -89,6 +90,7 @@ class BrokerServer:
             self.broker.commit.tracing = open_tracing(self.clock)
         self.broker.transactions.on_abort = partial(note_abort, self.broker)
         await self.broker.start()
+        Documents(self).register()
         count = ConnectionCount(config.max_connections)
         try:
             for listen in config.listen:
@@ -132,6 +134,7 @@ def broker_settings(config: Config, disk: Disk, environ: Mapping[str, str]) -> B
         checkpoint_interval_s=config.checkpoint_interval_s,
         retention_interval_s=config.retention_interval_s,
         transaction_timeout_s=config.transaction_timeout_s,
+        stage_timeout_s=config.stage_timeout_s,
         delay_ms_max=round(config.delay_max_s * 1000),
         dlq_attempts_max=config.dlq_attempts,
         dlq_retry_ms=round(config.dlq_retry_s * 1000),

@@ -55,7 +55,6 @@ class Listener(ABC, Generic[S]):
         self.tls_identity = config.tls_identity
         """Which name of a client's certificate is its user."""
         self.scheme = listen.scheme
-        self.protocol = listen.protocol
         self.received_bytes = self.sent_bytes = self.accepted = 0
         """Since the port was opened, of connections that are gone, too."""
         self.produced_s = broker.figures.request(listen.protocol, PRODUCED)
@@ -76,6 +75,14 @@ class Listener(ABC, Generic[S]):
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[None] | None = None
+
+    @property
+    def protocol(self) -> str:
+        return self._listen.protocol
+
+    @property
+    def encrypted(self) -> bool:
+        return self._tls is not None
 
     # --- what a protocol supplies
 

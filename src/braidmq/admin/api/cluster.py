@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import braidmq
-from braidmq.admin.api.topics import open_log
 from braidmq.admin.call import Call, Nothing
+from braidmq.admin.looking import open_log
 from braidmq.admin.times import rfc3339
 from braidmq.base.errors import BraidError
 from braidmq.broker.pace import Pace

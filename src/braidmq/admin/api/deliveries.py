@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from braidmq.admin.call import Call, Nothing, PageQuery
+from braidmq.admin.looking import parts_of, subscribers
 from braidmq.base.errors import BraidError
 from braidmq.broker.fq_queue import FqQueue
 from braidmq.broker.pace import Pace
-from braidmq.broker.push.subscription import Counters, Subscription
+from braidmq.broker.push.subscription import Counters
 from braidmq.server.app import BrokerServer
-from braidmq.server.blipmq_service import open_service
 from braidmq.server.blipmq_session import BlipMQSession
 from braidmq.server.blipmq_subscriber import SharedGroup, Subscriber
 from braidmq.server.fq_data import DataStream
@@ -175,16 +175,6 @@ def connections(server: BrokerServer) -> Iterator[tuple[Listener[Any], Session]]
 
 def connection_id(listener: Listener[Any], session: Session) -> str:
     return f"{listener.scheme}-{session.address}"
-
-
-def subscribers(server: BrokerServer) -> list[Subscriber]:
-    """BlipMQ's, with those of clients that are away."""
-    service = open_service(server.broker)
-    return [] if service is None else service.subscribers
-
-
-def parts_of(subscriber: Subscriber) -> list[Subscription]:
-    return [part for part in (subscriber.stream, subscriber.queue) if part is not None]
 
 
 # --- rows

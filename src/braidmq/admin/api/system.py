@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import braidmq
 from braidmq import hot
-from braidmq.admin.api.deliveries import parts_of, subscribers
 from braidmq.admin.call import Call, Nothing
 from braidmq.admin.live import Event, LiveStream
+from braidmq.admin.looking import parts_of, subscribers
 from braidmq.admin.metrics.snapshot import Snapshot
 from braidmq.base.config_settings import SETTINGS
 from braidmq.base.figures import Histogram

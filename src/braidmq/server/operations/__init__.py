@@ -16,12 +16,15 @@ from braidmq.server.operations import (
     dead_letters,
     delays,
     groups,
+    pipelines,
     produce,
     read,
     roles,
     schemas,
+    stages,
     topics,
     transactions,
+    upkeep,
     users,
 )
 from braidmq.server.operations.calling import Answer, Caller, Outcome
@@ -68,6 +71,14 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.TXN_ROLLBACK: transactions.txn_rollback,
     Op.TXN_PRODUCE: transactions.txn_produce,
     Op.TXN_LIST: transactions.txn_list,
+    # --- staged writes
+    Op.STAGE_BATCH: stages.stage_batch,
+    Op.STAGE_PUBLISH: stages.stage_publish,
+    Op.STAGE_ABORT: stages.stage_abort,
+    Op.STAGE_STATUS: stages.stage_status,
+    Op.STAGE_LIST: stages.stage_list,
+    Op.TOPIC_PLACES: stages.topic_places,
+    Op.GROUP_PLAN: stages.group_plan,
     # --- cluster and topics
     Op.CLUSTER_JOIN: cluster.cluster_join,
     Op.CLUSTER_LEAVE: cluster.cluster_leave,
@@ -109,5 +120,19 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.AUDIT_EXPORT: audit.audit_export,
     Op.AUDIT_QUERY_SDK: audit.audit_query,
     Op.AUDIT_EXPORT_SDK: audit.audit_export,
+    # --- pipelines
+    Op.PIPELINE_PUT: pipelines.pipeline_put,
+    Op.PIPELINE_LIST: pipelines.pipeline_list,
+    Op.PIPELINE_GET: pipelines.pipeline_get,
+    Op.PIPELINE_STEER: pipelines.pipeline_steer,
+    Op.PIPELINE_REMOVE: pipelines.pipeline_remove,
+    Op.PIPELINE_START: pipelines.pipeline_start,
+    Op.PIPELINE_REPORT: pipelines.pipeline_report,
+    Op.PIPELINE_END: pipelines.pipeline_end,
+    # --- what those who run a broker need
+    Op.DOCUMENT: upkeep.document,
+    Op.BACKUP_BEGIN: upkeep.backup_begin,
+    Op.BACKUP_READ: upkeep.backup_read,
+    Op.BACKUP_END: upkeep.backup_end,
 }
 """Each operation takes the request type that its opcode decodes to; the decoder's table pairs them."""
