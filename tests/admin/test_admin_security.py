@@ -160,6 +160,7 @@ def test_names_of_the_server() -> None:
 
 
 def test_logins_are_bounded_and_end_in_silence(guarded: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert limits.ADMIN_SESSIONS_MAX == 10_000
     monkeypatch.setattr(limits, "ADMIN_SESSIONS_MAX", 2)
 
     async def scene() -> None:

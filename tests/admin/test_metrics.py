@@ -132,6 +132,7 @@ def test_only_so_many_topics_and_groups_have_their_own(standing: EmbeddedBroker,
             client.create_topic(name, 1)
             client.commit(name, "many", 0, 0)
     _scraped(standing)
+    assert limits.METRIC_TOPICS_MAX == limits.METRIC_GROUPS_MAX == 2000
     monkeypatch.setattr(limits, "METRIC_TOPICS_MAX", 1)
     monkeypatch.setattr(limits, "METRIC_GROUPS_MAX", 1)
     _look_at_lags_again(standing)
