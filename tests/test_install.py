@@ -32,7 +32,8 @@ def pins() -> dict[str, Version]:
 def requirements() -> list[Requirement]:
     project = PROJECT["project"]
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
-    return [Requirement(line) for line in [*PROJECT["build-system"]["requires"], *project["dependencies"], *extras]]
+    named = [Requirement(line) for line in [*PROJECT["build-system"]["requires"], *project["dependencies"], *extras]]
+    return [requirement for requirement in named if requirement.name != project["name"]]
 
 
 def test_every_requirement_is_pinned_within_its_range() -> None:

@@ -106,6 +106,8 @@ FLUSH_BYTES_TARGET: Final = 8 * MIB
 SEGMENT_BYTES_MIN: Final = 4 * KIB
 SEGMENT_BYTES_MAX: Final = 2 * GIB
 """A segment is mapped whole; more files are cheaper than larger maps."""
+RETENTION_HOLD_BYTES_DEFAULT: Final = 10 * GIB
+"""A partition that a group holds back from retention grows to this; a group that is forgotten must not fill the disk."""
 INDEX_INTERVAL_BYTES: Final = 4 * KIB
 """One index entry for at least so many bytes of log: 0.6 % of the data, at most a page of headers to walk."""
 PRODUCERS_PER_PARTITION_MAX: Final = 10_000
@@ -130,7 +132,7 @@ DECODED_BYTES_AT_ONCE_MAX: Final = 256 * KIB
 
 # --- connections
 RECEIVE_BUFFER_BYTES: Final = 256 * KIB
-"""One shared buffer that every plain connection receives into."""
+"""One buffer a port, that all of its plain connections receive into."""
 REQUEST_BACKLOG_BYTES_MAX: Final = 1 * MIB
 """Unparsed bytes a connection may hold while an earlier request runs; past it, its socket is not read."""
 WRITE_BUFFER_BYTES_HIGH: Final = 4 * MIB
@@ -254,6 +256,18 @@ TRANSACTIONAL_IDS_REMEMBERED: Final = 10_000
 """Transactional ids whose newest producer is known; the one taken over longest ago is forgotten first."""
 TRANSACTIONS_REMEMBERED: Final = 10_000
 """Ended transactions whose outcome can still be told."""
+STAGE_EPOCH_BYTES_MAX: Final = 1 * GIB
+"""Bytes that a writer stages for one epoch: publishing writes all of them in one turn, so that readers see them at one moment."""
+STAGES_BYTES_MAX: Final = 16 * GIB
+"""Staged bytes of all writers; those of one that does not come back stay until `stage_timeout_s`."""
+STAGE_BATCHES_MAX: Final = 100_000
+"""Batches staged for one epoch: each of them is a command in the journal and a row in memory."""
+STAGE_WRITERS_REMEMBERED: Final = 10_000
+"""Writers whose last published epoch is known, so that it is not published again; the one silent for longest is forgotten first."""
+STAGE_WRITER_BYTES_MAX: Final = 255
+"""It names a writer; thousands of them are remembered."""
+STAGE_PLANS_REMEMBERED: Final = 10_000
+"""Groups of which it is known where they will be when their epoch is published; the one planned longest ago is forgotten first."""
 TTL_MS_MAX: Final = 100 * 365 * 24 * 3600 * 1000
 """A longer time to live is no longer than this: a hundred years and a day in milliseconds still fit everywhere."""
 DELAYED_MESSAGES_MAX: Final = 10_000_000
@@ -326,3 +340,37 @@ DURABLE_SUBSCRIBERS_MAX: Final = 100_000
 """Subscribers that outlive their connections; each has a place in the memory of the broker and in every snapshot."""
 SUBSCRIBER_FILTERS_MAX: Final = 10_000
 """Filters of one subscriber; each is tried for every topic that comes."""
+
+# --- HTTP: the admin API, metrics and health
+HTTP_CONNECTIONS_MAX: Final = 512
+"""Connections of one HTTP port, live tails included; more are answered 503."""
+HTTP_BODY_BYTES_MAX: Final = 8 * MIB
+"""Body of one request of the admin API; larger records go by the protocols that are made for them."""
+GATE_CALLS_AT_ONCE_MAX: Final = 8
+"""Requests of the admin API that the broker's loop works on at a time; the rest wait in the HTTP thread."""
+GATE_SECONDS_MAX: Final = 60.0
+"""Time in which the broker's loop has to answer the HTTP thread."""
+PAGE_ITEMS_MAX: Final = 10_000
+"""Items of one answer of the admin API; a cursor leads to the next ones."""
+ADMIN_SESSIONS_MAX: Final = 10_000
+"""Logins of the web console that are remembered; past it the one that was used longest ago has to log in again."""
+ADMIN_SESSION_IDLE_SECONDS_MAX: Final = 8 * 3600.0
+"""Silence after which a login of the web console is forgotten."""
+LIVE_STREAMS_MAX: Final = 64
+"""Live tails and live figures at a time: each makes the broker's loop look again and again."""
+REQUEST_ID_CHARACTERS_MAX: Final = 128
+"""A request id that a caller brings along; a longer one is replaced."""
+
+# --- pipelines
+PIPELINES_MAX: Final = 1000
+"""Pipelines that the broker knows; each is in memory and in every snapshot."""
+PIPELINE_DEFINITION_BYTES_MAX: Final = 256 * KIB
+"""The text of one pipeline: it is one command of the journal."""
+PIPELINE_RUNS_KEPT: Final = 50
+"""Runs of a pipeline that are remembered; the oldest is forgotten first."""
+PIPELINE_EVENTS_KEPT: Final = 200
+"""Events of a pipeline that are remembered; the oldest is forgotten first."""
+PIPELINE_PROGRESS_KEPT: Final = 600
+"""Progress reports of a pipeline that are kept, in memory alone: ten minutes at one a second."""
+PIPELINE_REPORT_BYTES_MAX: Final = 16 * KIB
+"""One progress report, or the text of one event: hundreds of them are kept."""

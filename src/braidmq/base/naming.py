@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""A pipeline's name is also part of a path and of a group's name."""
+
 
 def name_fault(name: str, bytes_max: int) -> str:
     """Why `name` cannot be a name, or ""."""

@@ -94,16 +94,16 @@ class Admission:
         """Store a record, or make a dead letter of it; durable when this returns."""
         fault = None if is_open(topic) else await self.fault(topic, value, checked)
         if fault is not None:
-            return await self.bury(topic, key, value, fault, attrs)
+            return await self.bury(topic, partition, key, value, fault, attrs)
         stored = await self._broker.append(topic, partition, key, value, ttl_ms=ttl_ms, attrs=attrs)
         return Stored(topic.name, *stored)
 
-    async def bury(self, topic: Topic, key: bytes, value: bytes, fault: str, attrs: bytes = b"") -> Stored:
-        """Make a dead letter of a record that does not fit."""
+    async def bury(self, topic: Topic, partition: int, key: bytes, value: bytes, fault: str, attrs: bytes = b"") -> Stored:
+        """Make a dead letter of a record that does not fit; `partition` is the one it was meant for, negative for any."""
         letters = self._broker.dead_letters
         timestamp = self._broker.commit.now_ms()
-        partition, offset = await letters.dead_letter(topic.name, key, value, REASON, fault, attrs=attrs)
-        return Stored(letters.topic_name(topic.name), partition, offset, timestamp)
+        place = await letters.dead_letter(topic.name, key, value, REASON, fault, attrs=attrs, partition=partition)
+        return Stored(letters.topic_name(topic.name), *place, timestamp)
 
     async def produce_in_transaction(
         self, transaction_id: str, name: str, partition: int, key: bytes, value: bytes, partitions_of_new: int | None = None,
@@ -118,7 +118,7 @@ class Admission:
                 transaction_id, name, key, value, partition=partition, partitions_of_new=partitions_of_new, by=by
             )
         letters = broker.dead_letters
-        letter = self._letter(topic, key, value, fault, b"")
+        letter = self._letter(topic, partition, key, value, fault, b"")
         dead = await letters.topic_for(name)
         return await broker.transactions.produce(transaction_id, dead.name, key, value, attrs=letter.attrs)
 
@@ -162,6 +162,22 @@ class Admission:
         await broker.durable(staged.log, staged.base_offset + staged.records)
         return StoredBatch(partition, staged.base_offset, staged.timestamp, staged.records, staged.duplicate)
 
+    async def divide_batch(self, topic: Topic, batch: bytes) -> tuple[bytes, bytes]:
+        """What of a whole batch fits the topic's schema, and the dead letters that the rest becomes: two batches, each empty where it
+        holds nothing. Raises where the topic refuses the rest."""
+        records: list[_Record] = []
+
+        def take(_offset: int, _timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> None:
+            records.append((key, value, attrs))
+
+        hot.decode_records(batch, 0, limits.BATCH_RECORDS_MAX, take)
+        faults = await self._faults(topic, records)
+        if not faults:
+            return batch, b""
+        kept = [record for number, record in enumerate(records) if number not in faults]
+        letters = [self._letter(topic, *records[number][:2], text, records[number][2]) for number, text in faults.items()]
+        return _batch_of(kept), _batch_of([(letter.key, letter.value, letter.attrs) for letter in letters])
+
     async def _bury_all(
         self, topic: Topic, partition: int, head: layout.BatchHeader, unfit: Sequence[tuple[int, _Record, str]]
     ) -> None:
@@ -173,15 +189,16 @@ class Admission:
         size = 0
         for at, (number, (key, value, attrs), fault) in enumerate(unfit):
             if number >= done:
-                chosen.append(self._letter(topic, key, value, fault, attrs))
+                chosen.append(self._letter(topic, partition, key, value, fault, attrs))
                 size += chosen[-1].size
             last = at == len(unfit) - 1
             if chosen and (last or len(chosen) >= limits.DELIVERY_RECORDS_MAX or size >= limits.DELIVERY_BYTES_TARGET):
                 await self._broker.dead_letters.send(topic.name, chosen, partial(_refusal, identity, number + 1))
                 chosen, size = [], 0
 
-    def _letter(self, topic: Topic, key: bytes | None, value: bytes, fault: str, attrs: bytes) -> Staged:
-        return self._broker.dead_letters.letter_of(Staged(key or None, value, attrs), topic.name, -1, -1, REASON, fault)
+    def _letter(self, topic: Topic, partition: int, key: bytes | None, value: bytes, fault: str, attrs: bytes) -> Staged:
+        record = Staged(key or None, value, attrs)
+        return self._broker.dead_letters.letter_of(record, topic.name, partition, -1, REASON, fault)
 
     async def _faults(self, topic: Topic, records: Sequence[_Record]) -> dict[int, str]:
         """Why records become dead letters, by their number in the batch; raises where the batch is refused."""
@@ -199,6 +216,13 @@ class Admission:
 
 def _refusal(identity: tuple[int, ...], records: int, number: int, targets: list[list[Any]]) -> list[Any]:
     return ["refuse", number, *identity, records, targets]
+
+
+def _batch_of(records: Sequence[_Record]) -> bytes:
+    if not records:
+        return b""
+    keys, values, attrs = zip(*records, strict=True)
+    return hot.encode_batch(list(keys), list(values), list(attrs) if any(attrs) else None)
 
 
 def _emptied(records: Sequence[_Record], faults: Collection[int], head: layout.BatchHeader) -> bytes:

@@ -32,12 +32,14 @@ from braidmq.broker.fq_queues import FqQueues
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.groups import GroupCoordinator
 from braidmq.broker.journal import Journal
-from braidmq.broker.machines import QUEUES, SCHEMAS, TOPICS, MachineGroup
+from braidmq.broker.machines import PIPELINES, QUEUES, SCHEMAS, TOPICS, MachineGroup
 from braidmq.broker.names import INTERNAL_PREFIX, check_topic
 from braidmq.broker.pace import Pace
+from braidmq.broker.pipelines import Pipelines
 from braidmq.broker.push import Hub
 from braidmq.broker.schema_registry import SchemaRegistry
 from braidmq.broker.settings import BrokerSettings as BrokerSettings
+from braidmq.broker.stages import Stages
 from braidmq.broker.store import CheckpointDraft, LogStore
 from braidmq.broker.time_file import TimeFile
 from braidmq.broker.topics import PROPERTIES, Topic, TopicTable, check_properties
@@ -51,6 +53,8 @@ from braidmq.security.audit import audit_settings
 
 _JOURNAL_SEGMENT_BYTES: Final = 16 * limits.MIB
 _WORK_CHECK_SECONDS: Final = 1.0
+_LATE_CHECKS: Final = 4
+"""Intervals after which a check of members comes so late that the broker was not there to hear them."""
 _OPENED_PER_RETENTION: Final = 500
 """Unused partitions opened for retention at a time, so that not all of them are open after one look."""
 _OPENING_STEPS: Final = 5
@@ -98,6 +102,7 @@ class Broker(BrokerReads):
         )
         self.security = Security(settings.security, clock)
         self.schemas = SchemaRegistry(self.topics, clock, partial(self.submit_metadata, SCHEMAS), self.compute)
+        self.pipelines = Pipelines(clock, partial(self.submit_metadata, PIPELINES))
         self.admission = Admission(self)
         self._routes: dict[int, hot.Route] = {}
         self.routes = hot.RouteTable()
@@ -113,6 +118,7 @@ class Broker(BrokerReads):
         self._offsets: Journal
         self.work = WorkEngine(self)
         self.transactions = Transactions(self, settings.transaction_timeout_s)
+        self.stages = Stages(self, settings.stage_timeout_s)
         self.delayed = Delayed(self, settings.delay_ms_max)
         self.dead_letters = DeadLetters(self, settings.dlq_suffix, settings.dlq_attempts_max, settings.dlq_retry_ms)
         self.expired_letters = ExpiredLetters(self)
@@ -122,6 +128,8 @@ class Broker(BrokerReads):
         self.documents: dict[str, Callable[[], Awaitable[Any]]] = {}
         """What can be asked about the process that the broker runs in, by name. The server fills it."""
         self._housekeeping: list[asyncio.Task[None]] = []
+        self._members_checked_s = 0.0
+        self._members_excused = False
         self._deletions: set[asyncio.Task[bool]] = set()
         self._polls: set[asyncio.Event] = set()
         self._stopping = False
@@ -164,7 +172,7 @@ class Broker(BrokerReads):
     def _recover(self) -> None:
         store = self.store
         security = self.security
-        push = {**self.push.machines(), QUEUES: self.fq.table}
+        push = {**self.push.machines(), QUEUES: self.fq.table, PIPELINES: self.pipelines.table}
         machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table, **push})
         self._metadata = Journal(self.disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
         self._offsets = Journal(self.disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
@@ -247,11 +255,18 @@ class Broker(BrokerReads):
         return self._metadata, self._offsets, self.work.journal
 
     async def _check_members(self) -> None:
-        self.coordinator.members.tick()
+        now_s = self._loop.time()
+        late = now_s - self._members_checked_s > _LATE_CHECKS * limits.MEMBERS_CHECK_SECONDS
+        self._members_checked_s = now_s
+        # Where the broker itself was held up, what members said meanwhile is read first, and they are judged the next time.
+        self._members_excused = late and not self._members_excused
+        if not self._members_excused:
+            self.coordinator.members.tick()
 
     async def _check_work(self) -> None:
         """What transactions, delayed messages and dead letters need now and then."""
         self.transactions.abort_overdue()
+        await self.stages.collect()
         await self.work.tick()
         await self.expired_letters.sweep()
 
@@ -295,9 +310,19 @@ class Broker(BrokerReads):
             unknown = self.store.needed_index(name)
             if unknown is not None:
                 await self.beside(unknown.prepare_index)
-            for segment in self.store.apply_retention(name, self.clock.now_ms()):
+            for segment in self.store.apply_retention(name, self.clock.now_ms(), *self._held(name)):
                 await self._loop.run_in_executor(self._io, segment.remove)
         self.security.apply_retention(self.clock.now_ms())
+
+    def _held(self, name: str) -> tuple[int | None, int]:
+        """From where on groups hold a partition back from retention, and up to how many bytes."""
+        area, _, place = name.partition("/")
+        topic = self.topics.by_id(int(place.partition("/")[0])) if area == "topics" else None
+        if topic is None:
+            return None, 0
+        partition = int(place.partition("/")[2])
+        held = [self.groups.committed(topic.id, group, partition) or 0 for group in topic.holders()]
+        return min(held, default=None), topic.hold_bytes
 
     # --- topics
 

@@ -21,7 +21,8 @@ ACLS: Final = "acls"
 SCHEMAS: Final = "schemas"
 SUBSCRIBERS: Final = "subscribers"
 QUEUES: Final = "queues"
-METADATA: Final = (TOPICS, USERS, ROLES, ACLS, SCHEMAS, SUBSCRIBERS, QUEUES)
+PIPELINES: Final = "pipelines"
+METADATA: Final = (TOPICS, USERS, ROLES, ACLS, SCHEMAS, SUBSCRIBERS, QUEUES, PIPELINES)
 """The machines of the metadata journal."""
 
 _STATES: Final = "machines"

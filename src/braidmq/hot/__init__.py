@@ -34,9 +34,12 @@ collect_rows = _chosen.collect_rows
 crc32c = _chosen.crc32c
 decode_records = _chosen.decode_records
 encode_batch = _chosen.encode_batch
+encode_columns = _chosen.encode_columns
 encode_deliveries = _chosen.encode_deliveries
 encode_messages = _chosen.encode_messages
 fnv1a = _chosen.fnv1a
+gather_columns = _chosen.gather_columns
+hash_cells = _chosen.hash_cells
 parse_messages = _chosen.parse_messages
 parse_produce = _chosen.parse_produce
 parse_publish = _chosen.parse_publish
@@ -69,6 +72,6 @@ EXPIRED: Final = 4
 __all__ = [
     "COLLECTED", "DAMAGED", "EXPIRED", "FULL", "IMPLEMENTATION", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "SWITCH",
     "Accumulator", "ByteBuffer", "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch",
-    "encode_deliveries", "encode_messages", "fnv1a", "parse_messages", "parse_produce", "parse_publish", "reorder_rows",
-    "scan_batches", "span_batches", "stamp_batch", "verify_batches",
+    "encode_columns", "encode_deliveries", "encode_messages", "fnv1a", "gather_columns", "hash_cells", "parse_messages",
+    "parse_produce", "parse_publish", "reorder_rows", "scan_batches", "span_batches", "stamp_batch", "verify_batches",
 ]

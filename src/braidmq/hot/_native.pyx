@@ -1354,6 +1354,11 @@ def decode_records(data, uint64_t from_offset, Py_ssize_t limit, make):
         PyBuffer_Release(&view)
 
 
+# --- columns ------------------------------------------------------------------------------------------------------------
+
+include "_native_columns.pxi"
+
+
 # --- fq -----------------------------------------------------------------------------------------------------------------
 
 include "_native_fq.pxi"

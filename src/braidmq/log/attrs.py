@@ -28,7 +28,11 @@ TAG_FAILURES: Final = 20
 """`u32` attempts, `i64` time of the first and `i64` of the last failure, in milliseconds."""
 TAG_REFUSAL: Final = 21
 """`u8` the code that a subscriber refused it with, `i64` the time of the record that became the letter, in milliseconds."""
-DEAD_LETTER_TAGS: Final = frozenset((TAG_ORIGIN_TOPIC, TAG_ORIGIN_PLACE, TAG_REASON, TAG_ERROR, TAG_FAILURES, TAG_REFUSAL))
+TAG_PIPELINE: Final = 22
+"""Name of the pipeline that could not use it (UTF-8)."""
+DEAD_LETTER_TAGS: Final = frozenset(
+    (TAG_ORIGIN_TOPIC, TAG_ORIGIN_PLACE, TAG_REASON, TAG_ERROR, TAG_FAILURES, TAG_REFUSAL, TAG_PIPELINE)
+)
 
 # --- staged records: whose they are, and where they will go
 TAG_WORK: Final = 32

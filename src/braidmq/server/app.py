@@ -15,7 +15,7 @@ import resource
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol
 
 from braidmq import hot
 from braidmq.base import limits
@@ -46,6 +46,21 @@ LISTENERS: Final[dict[str, type[Listener[Any]]]] = {"flymq": FlyMQListener, "bli
 """Protocol to what listens for it."""
 
 
+State = Literal["starting", "ready", "stopping"]
+
+
+class Companion(Protocol):
+    """What runs beside a broker as long as it does, such as its HTTP servers. It is there before recovery begins."""
+
+    def start(self) -> Mapping[str, str]:
+        """Begin; returns names and addresses for the ready file."""
+        ...
+
+    async def stop(self) -> None:
+        """End, when the broker has ended."""
+        ...
+
+
 class BrokerServer:
     def __init__(
         self, config: Config, *, disk: Disk | None = None, clock: Clock | None = None, environ: Mapping[str, str] = os.environ
@@ -54,9 +69,11 @@ class BrokerServer:
         self.config = config
         self._disk = disk or RealDisk()
         self._environ = environ
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self.broker: Broker
-        self._listeners: list[Listener[Any]] = []
+        self.state: State = "starting"
+        """`starting` while the log is recovered; only a `ready` broker may be asked anything."""
+        self.listeners: list[Listener[Any]] = []
         self.addresses: dict[str, str] = {}
         """Scheme to address of each listener; a second one of a scheme is `scheme-2`, and so on."""
 
@@ -69,7 +86,7 @@ class BrokerServer:
         config = self.config
         _raise_open_files()
         tls = server_context(config)
-        self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self._clock)
+        self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self.clock)
         self.broker.transactions.on_abort = partial(note_abort, self.broker)
         await self.broker.start()
         Documents(self).register()
@@ -79,7 +96,7 @@ class BrokerServer:
                 context = tls if listen.tls else None
                 listener = LISTENERS[listen.protocol](self.broker, listen, count, config, context)
                 address = await listener.start()
-                self._listeners.append(listener)
+                self.listeners.append(listener)
                 self.addresses[_name_for(listen.scheme, self.addresses)] = address
         except OSError as fault:
             await self.stop()
@@ -88,15 +105,17 @@ class BrokerServer:
         except BraidError:
             await self.stop()
             raise
+        self.state = "ready"
 
     async def stop(self) -> None:
         """Finish running requests, close the connections, make everything durable."""
-        for listener in self._listeners:
+        self.state = "stopping"
+        for listener in self.listeners:
             listener.stop_accepting()
         self.broker.end_polls()
         # Whoever waits for a share of a group would wait for members that do not come any more.
         self.broker.coordinator.members.close()
-        await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self._listeners))
+        await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self.listeners))
         await self.broker.stop()
 
 
@@ -114,6 +133,7 @@ def broker_settings(config: Config, disk: Disk, environ: Mapping[str, str]) -> B
         checkpoint_interval_s=config.checkpoint_interval_s,
         retention_interval_s=config.retention_interval_s,
         transaction_timeout_s=config.transaction_timeout_s,
+        stage_timeout_s=config.stage_timeout_s,
         delay_ms_max=round(config.delay_max_s * 1000),
         dlq_attempts_max=config.dlq_attempts,
         dlq_retry_ms=round(config.dlq_retry_s * 1000),
@@ -135,8 +155,13 @@ def broker_settings(config: Config, disk: Disk, environ: Mapping[str, str]) -> B
     )
 
 
-async def serve(config: Config, *, on_ready: Callable[[dict[str, str]], None] | None = None) -> int:
-    """Run a broker until it is told to stop."""
+async def serve(
+    config: Config,
+    *,
+    on_ready: Callable[[dict[str, str]], None] | None = None,
+    companion: Callable[[BrokerServer], Companion] | None = None,
+) -> int:
+    """Run a broker, and what is to run beside it, until it is told to stop."""
     set_up_logging(config.log_level, config.log_format)
     if hot.IMPLEMENTATION != "compiled":
         logger.warning("no compiled hot path: running plain Python; install a C compiler and reinstall for full speed")
@@ -145,15 +170,29 @@ async def serve(config: Config, *, on_ready: Callable[[dict[str, str]], None] | 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = BrokerServer(config)
+    beside = None if companion is None else companion(server)
+    try:
+        addresses = {} if beside is None else beside.start()
+        return await _serve_until(stop, server, addresses, on_ready)
+    finally:
+        if beside is not None:
+            await beside.stop()
+
+
+async def _serve_until(
+    stop: asyncio.Event, server: BrokerServer, beside: Mapping[str, str], on_ready: Callable[[dict[str, str]], None] | None
+) -> int:
+    config = server.config
     await server.start()
+    addresses = {**server.addresses, **beside}
     # What exists now lives as long as the broker; the collector need not look at it again.
     gc.collect()
     gc.freeze()
     try:
         if config.ready_file is not None:
-            _write_ready_file(config.ready_file, server.addresses)
+            _write_ready_file(config.ready_file, addresses)
         if on_ready is not None:
-            on_ready(server.addresses)
+            on_ready(addresses)
         await stop.wait()
     finally:
         logger.info("stopping")

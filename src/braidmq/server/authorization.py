@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from braidmq.server.operations.calling import Caller
 
 _RULES: Final[dict[int, Rule]] = {int(op): rule for op, rule in OPCODE_PERMISSIONS.items()}
+_OWNED_PIPELINES: Final = (
+    flymq.PipelinePut, flymq.PipelineSteer, flymq.PipelineRemove, flymq.PipelineStart, flymq.PipelineReport, flymq.PipelineEnd,
+)  # fmt: skip
 _TRANSACTION_RULES: Final = (Rule.OWNER, Rule.OWNER_OR_ADMIN, Rule.OWNER_WRITE_TOPIC, Rule.OWNER_READ_TOPIC)
 
 
@@ -60,6 +63,9 @@ def _asked_as(request: flymq.Request) -> Op:
     """The opcode whose rule applies."""
     if isinstance(request, flymq.TopicConfig) and not request.properties:
         return Op.METADATA
+    if isinstance(request, flymq.StagePublish) and not request.offsets:
+        # Without offsets it reads nothing; what it writes was decided while it was staged.
+        return Op.TXN_COMMIT
     if isinstance(request, flymq.CancelDelayed):
         # Which topic it is about is not known yet: `check_cancel` decides.
         return Op.TXN_BEGIN
@@ -68,9 +74,9 @@ def _asked_as(request: flymq.Request) -> Op:
 
 def _topics(broker: Broker, request: flymq.Request) -> Iterable[str]:
     match request:
-        case flymq.GroupJoin():
+        case flymq.GroupJoin() | flymq.TopicPlaces():
             return request.topics
-        case flymq.GroupCommit() | flymq.TxnOffsets():
+        case flymq.GroupCommit() | flymq.TxnOffsets() | flymq.StagePublish() | flymq.GroupPlan():
             return dict.fromkeys(place.topic for place in request.offsets)
         case flymq.GroupHeartbeat() | flymq.GroupLeave():
             shared = broker.coordinator.members.get(request.group)
@@ -114,7 +120,14 @@ def owner_of(text: str) -> Principal:
 
 
 def _owner(caller: Caller, request: flymq.Request) -> Principal | None:
-    """Who began the transaction of a request; None when nobody knows it any more."""
+    """Who began the transaction of a request, staged its epoch or made its pipeline; None when nobody knows it any more, or not yet."""
+    if isinstance(request, flymq.StageBatch | flymq.StagePublish | flymq.StageAbort | flymq.StageStatus):
+        epoch = caller.broker.stages.epoch(request.writer, request.epoch)
+        # Those who stage have many connections, so without accounts all of them are the same to us.
+        return None if epoch is None else owner_of(epoch.user)
+    if isinstance(request, _OWNED_PIPELINES):
+        pipeline = caller.broker.pipelines.table.find(request.pipeline)
+        return None if pipeline is None else owner_of(pipeline.owner)
     try:
         transaction = caller.broker.transactions.get(getattr(request, "id", ""))
     except BraidError:

@@ -39,8 +39,10 @@ from braidmq.wire.fq.modes import Mode, encode_opening
 
 _READ_BYTES: Final = 256 * 1024
 _CONNECT_SECONDS_MAX: Final = 10.0
-_BEAT_MS: Final = 1000
-_SILENT_SECONDS_MAX: Final = 3 * _BEAT_MS / 1000
+_BEAT_MS: Final = 3000
+_MISSED_BEATS_MAX: Final = 3
+"""A process that dies closes its connections. Silence is for a host or a network that is gone, which is worth some patience: a
+broker on a busy machine may well say nothing for a few seconds."""
 _PAUSE_S_MIN: Final = 0.016
 _PAUSE_S_MAX: Final = 1.0
 
@@ -100,8 +102,10 @@ class UpstreamLink:
         self._writers.clear()
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        opening = asyncio.open_connection(self._to.host, self._to.port, ssl=self._tls, limit=_READ_BYTES)
-        reader, writer = await asyncio.wait_for(opening, _CONNECT_SECONDS_MAX)
+        # Not `wait_for`, which forgets that it was cancelled when the connection is refused at the same moment (Python 3.11): the
+        # broker would wait for ever for the end of a link that goes on.
+        async with asyncio.timeout(_CONNECT_SECONDS_MAX):
+            reader, writer = await asyncio.open_connection(self._to.host, self._to.port, ssl=self._tls, limit=_READ_BYTES)
         self._writers.append(writer)
         return reader, writer
 
@@ -146,7 +150,7 @@ class UpstreamLink:
         """Answer heartbeats, and notice when none come."""
         rows = list(self._rows)
         while True:
-            for reply in replies.receive(await _some(reader, _SILENT_SECONDS_MAX)):
+            for reply in replies.receive(await _heard(reader)):
                 match reply:
                     case Heartbeat():
                         writer.write(encode_command(Heartbeat()))
@@ -180,10 +184,27 @@ class UpstreamLink:
 
 
 async def _some(reader: asyncio.StreamReader, timeout_s: float | None) -> bytes:
-    data = await asyncio.wait_for(reader.read(_READ_BYTES), timeout_s)
+    async with asyncio.timeout(timeout_s):
+        data = await reader.read(_READ_BYTES)
     if not data:
         raise _LinkBroken("closed by the other side")
     return data
+
+
+async def _heard(reader: asyncio.StreamReader) -> bytes:
+    """The next bytes; an error after some heartbeats that did not come.
+
+    It waits for one after the other: if it was this broker that was held up, that counts for one, and what came is read then.
+    """
+    reading = asyncio.ensure_future(_some(reader, None))
+    try:
+        for _ in range(_MISSED_BEATS_MAX):
+            await asyncio.wait([reading], timeout=_BEAT_MS / 1000)
+            if reading.done():
+                return await reading
+    finally:
+        reading.cancel()
+    raise _LinkBroken(f"silent for {_MISSED_BEATS_MAX * _BEAT_MS / 1000:g} s")
 
 
 class Upstreams:

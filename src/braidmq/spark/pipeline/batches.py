@@ -1,0 +1,141 @@
+"""What happens to each batch of a pipeline's stream.
+
+Its rows go through the steps that remember nothing, are computed once, and are offered to each sink and to the dead letters under
+the name (query, batch). Each of them takes a batch once, so a crash anywhere in here, and the batch that comes again, change
+nothing.
+
+The object travels to the server where Spark is reached by Connect: it holds a definition and names, no session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from braidmq.base.errors import BraidError
+from braidmq.spark.pipeline.compiling import Outcome, apply_steps, attributed, part, split_at
+from braidmq.spark.pipeline.context import Context
+from braidmq.spark.pipeline.diagnosing import diagnose
+from braidmq.spark.pipeline.letters import letter_records
+from braidmq.spark.pipeline.sinks import Batch, make_sink
+from braidmq.spark.pipeline.sinks.sink import Replacing, writer_name
+from braidmq.spark.pipeline.sinks.staging import write_records
+
+SESSIONS: Final[dict[str, SparkSession]] = {}
+"""By the name of a query, the session that started it in this process. A batch has a session of its own, which knows no queries."""
+RESULTS: Final[dict[str, Result]] = {}
+"""By the name of a query, what the batches of this process have come to."""
+DLQ_SUFFIX: Final = ".dlq"
+
+
+@dataclass
+class Result:
+    """What the batches of a run have come to so far."""
+
+    batch: int = -1
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Dead letters by reason."""
+    written: dict[str, int] = field(default_factory=dict)
+    """Rows by sink, of those sinks that can say."""
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    context: Context
+    query: str
+    """The name of the query."""
+    with_letters: bool
+    run: int = 0
+    """The run that the broker knows; 0 when there is none."""
+    buried: Sequence[tuple[str, int, int]] = ()
+    """Records that have a letter already, by topic, partition and offset."""
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        writer = self._query_id(frame)
+        self.process(frame, Batch(writer, number))
+
+    def _query_id(self, frame: DataFrame) -> str:
+        session = SESSIONS.get(self.query, frame.sparkSession)
+        for active in session.streams.active:
+            if active.name == self.query:
+                return active.id
+        raise BraidError(
+            "PIPELINE_FAILED", pipeline=self.context.pipeline.name, step="start", reason="the query is not known to Spark"
+        )
+
+    def process(self, frame: DataFrame, batch: Batch, replacing: Replacing | None = None) -> Result:
+        """Take one batch through the rest of the steps and into the sinks."""
+        context = self.context
+        rows, travelled = part(frame) if self.with_letters else (frame, None)
+        steps = list(enumerate(context.pipeline.steps))
+        first = split_at(context.pipeline.steps) if replacing is None else 0
+        frame.persist()
+        kept: list[DataFrame] = [frame]
+        try:
+            outcome = apply_steps(rows, steps[first:], context)
+            letters = [*outcome.letters, *([travelled] if travelled is not None else [])]
+            if outcome.rows is not frame:
+                kept.append(outcome.rows.persist())
+            result = RESULTS.setdefault(self.query, Result())
+            self._refuse_fatal(outcome)
+            self._bury(letters, batch, result)
+            for wanted in context.pipeline.sinks:
+                sink = make_sink(wanted, context)
+                work = self._write(outcome, sink, batch, replacing)
+                taken = attributed(context, f"sink {sink.label}", work)
+                if taken is not None:
+                    result.written[sink.label] = result.written.get(sink.label, 0) + taken
+            result.batch = batch.number
+            return result
+        finally:
+            for each in reversed(kept):
+                each.unpersist()
+
+    def _write(self, outcome: Outcome, sink: Any, batch: Batch, replacing: Replacing | None) -> Any:
+        def work() -> int | None:
+            try:
+                taken: int | None = (
+                    sink.write(outcome.rows, batch) if replacing is None else sink.replace(outcome.rows, batch, replacing)
+                )
+            except Exception:
+                # It may be a step that fails now that its rows are wanted: then that is the one to name.
+                diagnose(outcome, self.context)
+                raise
+            return taken
+
+        return work
+
+    def _refuse_fatal(self, outcome: Outcome) -> None:
+        for step, frame in outcome.fatal:
+            found = attributed(self.context, step, lambda frame=frame: frame.limit(1).collect())  # type: ignore[misc]
+            for row in found:
+                reason = f"{row['error']}; row: {row['row']}"
+                raise BraidError("PIPELINE_FAILED", pipeline=self.context.pipeline.name, step=step, reason=reason)
+
+    def _bury(self, frames: list[DataFrame], batch: Batch, result: Result) -> None:
+        """Letters of all steps into the topics of dead letters, once."""
+        if not frames:
+            return
+        letters = frames[0]
+        for more in frames[1:]:
+            letters = letters.unionByName(more)
+        if self.buried:
+            there = letters.sparkSession.createDataFrame(list(self.buried), "topic string, partition int, offset bigint")
+            letters = letters.join(there, ["topic", "partition", "offset"], "left_anti")
+        letters = letters.persist()
+        try:
+            counted = {row["reason"]: row["count"] for row in letters.groupBy("reason").count().collect()}
+            if counted:
+                records = letter_records(letters, self.context, DLQ_SUFFIX)
+                writer = writer_name(batch, "letters")
+                attributed(
+                    self.context, "dead letters", lambda: write_records(records, self.context.options(), writer, batch.number)
+                )
+            for reason, count in counted.items():
+                result.rejected[reason] = result.rejected.get(reason, 0) + count
+        finally:
+            letters.unpersist()
+

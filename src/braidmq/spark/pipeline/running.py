@@ -1,0 +1,276 @@
+"""Runs a pipeline: one query of Spark, watched and steered.
+
+A run says to the broker about once a second how far it is, and does what the answer asks: go on, pause, or stop. When the broker
+cannot be reached the run goes on as well as it can, because Spark retries by itself; when the broker says that the run has ended
+(another one took over, or the pipeline was removed) it stops at once.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from braidmq.base.errors import BraidError
+from braidmq.client.sync import Client
+from braidmq.spark.pipeline.batches import RESULTS, SESSIONS, BatchJob, Result
+from braidmq.spark.pipeline.compiling import attributed, first_lines, stream_of
+from braidmq.spark.pipeline.context import Context
+from braidmq.spark.pipeline.definition import Trigger
+from braidmq.spark.pipeline.reading import Reading
+from braidmq.spark.pipeline.sources import read_source
+
+REPORT_SECONDS: Final = 1.0
+_WATCH_SECONDS: Final = 0.1
+_STOP_SECONDS: Final = 30.0
+"""How long a batch may take to end by itself when the run is to stop; after that it is interrupted, and comes again."""
+_UNREACHABLE: Final = frozenset({"UNREACHABLE", "CONNECTION_LOST", "TIMED_OUT", "SHUTTING_DOWN"})
+
+logger = logging.getLogger("braidmq.pipeline")
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is."""
+
+    state: str = "starting"
+    batch: int = -1
+    rows: int = 0
+    """Rows read in this run."""
+    rate: float = 0.0
+    """Rows a second of the last batch."""
+    batch_ms: int = 0
+    lag: int | None = None
+    """Records that the source holds and the pipeline has not read."""
+    lag_ms: int | None = None
+    rejected: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> bytes:
+        return json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__}).encode()
+
+
+Show = Callable[[Progress], None]
+
+
+class Run:
+    """One run of a pipeline, to be used once: `Run(...).go()` returns when it has ended."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        context: Context,
+        reading: Reading,
+        *,
+        once: bool = False,
+        client: Client | None = None,
+        replace: bool = False,
+        show: Show | None = None,
+    ) -> None:
+        """Without a `client` nobody else knows of the run, and nobody can steer it."""
+        trigger = context.pipeline.trigger
+        assert isinstance(trigger, Trigger)
+        self._spark = spark
+        self._context = context
+        self._reading = reading
+        self._once = once or trigger.once
+        self._every_ms = trigger.every
+        self._client = client
+        self._replace = replace
+        self._show = show
+        self._number = 0
+        self._query_name = f"{context.pipeline.name}-{os.getpid()}-{id(self)}"
+        self._query: Any = None
+        self._desired = "run"
+        self._asked_to_stop = threading.Event()
+        self._seen_batches: set[int] = set()
+        self._reported_s = 0.0
+        self.progress = Progress()
+
+    def stop(self) -> None:
+        """Ask it to end, from a signal or from another thread."""
+        self._asked_to_stop.set()
+
+    # --- from beginning to end
+
+    def go(self) -> str:
+        """Run; returns the outcome, `finished` or `stopped`. Raises PIPELINE_FAILED, with the step."""
+        outcome, reason = "failed", "it ended without a word"
+        self._begin()
+        try:
+            outcome = self._watch()
+            reason = ""
+        except BraidError as fault:
+            reason = fault.text
+            raise
+        finally:
+            self._halt()
+            SESSIONS.pop(self._query_name, None)
+            self.progress.state = outcome
+            self._end(outcome, reason)
+            RESULTS.pop(self._query_name, None)
+        return outcome
+
+    def _begin(self) -> None:
+        if self._client is None:
+            return
+        name = self._context.pipeline.name
+        form = "python" if self._reading.file.endswith(".py") else "yaml"
+        self._client.pipeline.put(name, self._reading.text, form)
+        mode = "once" if self._once else "continuous"
+        started = self._client.pipeline.start(name, mode, describe_place(self._spark), replace=self._replace)
+        self._number, self._desired = started.run, started.desired
+        self._say("info", f"run {self._number} begins ({mode})")
+
+    def _end(self, outcome: str, reason: str) -> None:
+        if self._client is None or not self._number:
+            return
+        name = self._context.pipeline.name
+        try:
+            level = "error" if outcome == "failed" else "info"
+            self._client.pipeline.report(
+                name,
+                self._number,
+                self.progress.as_json(),
+                [(level, f"run {self._number} {outcome}{': ' if reason else ''}{reason}")],
+            )
+            self._client.pipeline.end(name, self._number, outcome, reason)
+        except BraidError as fault:
+            # The run has ended either way; who looks will see that nothing was heard of it.
+            logger.warning("the end of run %d could not be told: %s", self._number, fault)
+
+    def _start_query(self) -> None:
+        context = self._context
+        source = attributed(context, "source", lambda: read_source(self._spark, context, stream=True))
+        if not source.isStreaming:
+            reason = "a table of this format is read as it is, not as a stream: run it as a backfill"
+            raise BraidError("PIPELINE_FAILED", pipeline=context.pipeline.name, step="source", reason=reason)
+        stream, with_letters = stream_of(source, context)
+        job = BatchJob(context, self._query_name, with_letters, self._number)
+        SESSIONS[self._query_name] = self._spark
+        writer = stream.writeStream.foreachBatch(job).queryName(self._query_name).option("checkpointLocation", checkpoint(context))
+        if self._once:
+            writer = writer.trigger(availableNow=True)
+        elif self._every_ms is not None:
+            writer = writer.trigger(processingTime=f"{int(self._every_ms)} milliseconds")
+        self._query = attributed(context, "start", writer.start)
+
+    def _watch(self) -> str:
+        while True:
+            self._note_progress()
+            self._report()
+            if self._asked_to_stop.is_set() or self._desired == "stop":
+                return "stopped"
+            if self._desired == "pause":
+                if self._query is not None:
+                    self._halt()
+                    self._say("info", "paused")
+                self.progress.state = "paused"
+            elif self._query is None:
+                self.progress.state = "running"
+                self._start_query()
+                self._say("info", "running")
+            elif not self._query.isActive:
+                fault = self._query.exception()
+                if fault is not None:
+                    raise self._failure(fault)
+                self._note_progress()
+                return "finished"
+            self._asked_to_stop.wait(_WATCH_SECONDS)
+
+    def _halt(self) -> None:
+        """End the query between two batches if that is possible in time, or within one: its batch comes again."""
+        query, self._query = self._query, None
+        if query is None:
+            return
+        deadline_s = time.monotonic() + _STOP_SECONDS
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline_s:
+            time.sleep(_WATCH_SECONDS)
+        query.stop()
+
+    def _failure(self, fault: Any) -> BraidError:
+        """What a query died of, as the error that a step raised where there is one."""
+        text = str(fault)
+        mark = f"PIPELINE_FAILED: pipeline {self._context.pipeline.name} failed in "
+        if mark in text:
+            step, _, reason = text.split(mark, 1)[1].partition(": ")
+            return BraidError("PIPELINE_FAILED", pipeline=self._context.pipeline.name, step=step, reason=first_lines(reason))
+        return BraidError("PIPELINE_FAILED", pipeline=self._context.pipeline.name, step="the stream", reason=first_lines(text))
+
+    # --- how far it is
+
+    def _note_progress(self) -> None:
+        progress = self.progress
+        for each in list(self._query.recentProgress) if self._query is not None else ():
+            number, rows = each["batchId"], each["numInputRows"]
+            if number in self._seen_batches or not rows:
+                continue
+            self._seen_batches.add(number)
+            progress.batch, progress.rows = number, progress.rows + rows
+            progress.batch_ms = each["durationMs"].get("triggerExecution", 0)
+            progress.rate = round(rows * 1000 / max(progress.batch_ms, 1), 1)
+        result: Result | None = RESULTS.get(self._query_name)
+        if result is not None:
+            progress.rejected, progress.written = dict(result.rejected), dict(result.written)
+
+    def _report(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reported_s < REPORT_SECONDS:
+            return
+        self._reported_s = now_s
+        self._note_lag()
+        if self._show is not None:
+            self._show(self.progress)
+        if self._client is not None and self._number:
+            try:
+                self._desired = self._client.pipeline.report(self._context.pipeline.name, self._number, self.progress.as_json())
+            except BraidError as fault:
+                if fault.code not in _UNREACHABLE:
+                    raise
+                logger.warning("the broker cannot be told how far the run is: %s", fault)
+
+    def _note_lag(self) -> None:
+        topics = self._context.source.topics
+        if self._client is None or topics is None:
+            return
+        try:
+            parts = [part for topic in topics for part in self._client.group.lag(self._context.group, topic)]
+        except BraidError as fault:
+            logger.debug("the lag is not known: %s", fault)
+            return
+        self.progress.lag = sum(part.lag for part in parts)
+        self.progress.lag_ms = max((part.lag_ms for part in parts), default=0)
+
+    def _say(self, level: str, text: str) -> None:
+        logger.info("%s: %s", self._context.pipeline.name, text)
+        if self._client is not None and self._number:
+            try:
+                self._client.pipeline.report(self._context.pipeline.name, self._number, b"", [(level, text)])
+            except BraidError as fault:
+                if fault.code not in _UNREACHABLE:
+                    raise
+                logger.warning("the broker cannot be told: %s", fault)
+
+
+def checkpoint(context: Context) -> str:
+    """Where Spark remembers how far the pipeline is."""
+    return f"{context.path(context.pipeline.checkpoint)}/{context.pipeline.name}"
+
+
+def describe_place(spark: SparkSession) -> str:
+    """Where a run runs, for people."""
+    try:
+        master = spark.conf.get("spark.master") or "Spark Connect"
+    except PySparkException:
+        master = "Spark Connect"
+    return f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} on {master}"

@@ -1,0 +1,84 @@
+"""An Iceberg table through pyiceberg: rows of a batch and the mark that it was written, a property of the table, are one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from braidmq.base.errors import BraidError
+from braidmq.spark.pipeline.definition import TableSink
+from braidmq.spark.pipeline.sinks.sink import (
+    Batch,
+    Replacing,
+    latest_per_key,
+    refused_without,
+    to_arrow,
+    with_partitions,
+    writer_name,
+)
+
+
+class IcebergSink:
+    def __init__(self, definition: TableSink) -> None:
+        self._definition = definition
+        self.label = f"table:{definition.path}"
+
+    def _table(self, rows: Any) -> Any:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchTableError
+
+        catalog = load_catalog("braid", **self._definition.catalog)
+        name = self._definition.path
+        try:
+            return catalog.load_table(name)
+        except NoSuchTableError:
+            namespace = name.rpartition(".")[0]
+            if not namespace:
+                raise BraidError("INVALID_ARGUMENT", reason=f"{self.label}: the name needs a namespace, as `lake.{name}`") from None
+            catalog.create_namespace_if_not_exists(namespace)
+            table = catalog.create_table_if_not_exists(name, schema=rows.schema)
+            if self._definition.partition_by:
+                with table.update_spec() as spec:
+                    for column in self._definition.partition_by:
+                        spec.add_identity(column)
+            return table
+
+    def write(self, frame: DataFrame, batch: Batch) -> int | None:
+        rows, mark = self._rows(frame, batch)
+        table = self._table(rows)
+        if int(table.properties.get(mark, -1)) >= batch.number:
+            return None
+        if self._definition.key:
+            return self._upsert(table, rows, mark, batch.number)
+        with table.transaction() as transaction:
+            if rows.num_rows:
+                transaction.append(rows)
+            transaction.set_properties({mark: str(batch.number)})
+        return int(rows.num_rows)
+
+    def _rows(self, frame: DataFrame, batch: Batch) -> tuple[Any, str]:
+        frame = with_partitions(frame, self._definition.partition_by, self.label)
+        keys = self._definition.key
+        return to_arrow(latest_per_key(frame, keys) if keys else frame), f"braid.{writer_name(batch, self.label)}"
+
+    def _upsert(self, table: Any, rows: Any, mark: str, number: int) -> int:
+        with table.transaction() as transaction:
+            if rows.num_rows:
+                transaction.upsert(rows, join_cols=list(self._definition.key))
+            transaction.set_properties({mark: str(number)})
+        return int(rows.num_rows)
+
+    def replace(self, frame: DataFrame, batch: Batch, replacing: Replacing) -> int | None:
+        rows, mark = self._rows(frame, batch)
+        table = self._table(rows)
+        if self._definition.key:
+            return self._upsert(table, rows, mark, batch.number)
+        with table.transaction() as transaction:
+            transaction.overwrite(rows, overwrite_filter=replacing.condition(""))
+            transaction.set_properties({mark: str(batch.number)})
+        return int(rows.num_rows)
+
+    def refuses(self, columns: Sequence[str]) -> str:
+        return refused_without(columns, self._definition.key, self.label)

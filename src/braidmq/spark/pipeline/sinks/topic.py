@@ -1,0 +1,52 @@
+"""A topic, through the data source: the rows of a batch are staged by the executors and appear together, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from braidmq.spark.pipeline.context import Context
+from braidmq.spark.pipeline.definition import TopicSink as Definition
+from braidmq.spark.pipeline.frames import quoted, require_columns
+from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, never, writer_name
+from braidmq.spark.pipeline.sinks.staging import write_records
+
+
+class TopicSink:
+    def __init__(self, definition: Definition, context: Context) -> None:
+        self._definition = definition
+        self._context = context
+        self.label = f"topic:{definition.name}"
+
+    def write(self, frame: DataFrame, batch: Batch) -> int | None:
+        options = {**self._context.options(self._definition.servers), "topic": self._definition.name}
+        return write_records(self._records(frame), options, writer_name(batch, self.label), batch.number)
+
+    def _records(self, frame: DataFrame) -> DataFrame:
+        """Key and value: the columns that are named, or all of them as JSON."""
+        key, value = self._definition.key, self._definition.value
+        require_columns(frame, [name for name in (key, value) if name is not None], self.label)
+        keys = _bytes(frame, key) if key is not None else F.lit(None).cast("binary")
+        if value is not None:
+            values = _bytes(frame, value)
+        else:
+            values = F.to_json(F.struct(*map(quoted, frame.columns)), {"ignoreNullFields": "false"}).cast("binary")
+        return frame.select(keys.alias("key"), values.alias("value"))
+
+    def replace(self, frame: DataFrame, batch: Batch, replacing: Replacing) -> int | None:
+        raise never(self.label, self.refuses(()))
+
+    def refuses(self, columns: Sequence[str]) -> str:
+        return f"{self.label} is a topic, and what a topic holds is never taken back"
+
+
+def _bytes(frame: DataFrame, name: str) -> Column:
+    """A column as bytes: binary as it is, text as UTF-8, structs as JSON, anything else as its text."""
+    column = F.col(quoted(name))
+    kind = frame.select(column).schema.fields[0].dataType.typeName()
+    if kind == "binary":
+        return column
+    return (F.to_json(column) if kind in ("struct", "array", "map") else column.cast("string")).cast("binary")
+
