@@ -27,7 +27,7 @@ MADE = {
     ".hypothesis",
     "results",
 }
-TEXT = {".py", ".pyx", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".json", ""}
+TEXT = {".py", ".pyx", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".json", ".service", ".html", ".css", ".js", ""}
 
 UNREFERENCED: dict[str, str] = {}
 """`path:name` of what nothing in the tree refers to, and who does."""

@@ -2,9 +2,9 @@
 
     python tools/site.py [DIRECTORY]     writes `site/`, or another directory
 
-Pages are those under `docs/`, and the few elsewhere that they lead to. The navigation is `docs/index.md` itself: its headings and its
-links, in its order. What a page links to that is no page (a unit file, a manifest) is copied. A site asks nobody for anything: no
-fonts, no scripts, no pictures from elsewhere, and it works from the disk as well as from a server.
+Pages are those under `docs/`, and the few elsewhere that they lead to. The navigation is `docs/index.md` itself: its headings and
+its links, in its order. What a page links to that is no page (a unit file, a manifest) is copied. A site asks nobody for anything:
+no fonts, no scripts, no pictures from elsewhere, and it works from the disk as well as from a server.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from doc_pages import code_blocks, page
 
 from braidmq.cli.exits import Exit
 from braidmq.cli.main import main
-from braidmq.cli.parser import parse
+from braidmq.cli.parser import build_parser, parse
+from braidmq.cli.tree import command_tree
 from braidmq.testing.thread_broker import ThreadBroker
 
 PAGES = ("docs/quickstart.md", "docs/operations.md", "docs/backup.md")
@@ -61,14 +62,13 @@ def test_the_program_of_the_quick_start_runs(braid: ThreadBroker) -> None:
 
 def test_commands_in_tables_are_commands_that_there_are() -> None:
     """Words in capitals stand for what the reader fills in."""
+    known = {" ".join(node.path[1:]) for node in command_tree(build_parser()).walk()}
     found = 0
     for path in (*PAGES, "docs/testing.md", "docs/concepts.md"):
         for text in re.findall(r"`braid ([^`]+)`", page(path)):
             words = shlex.split(text)
             first = " ".join(words[:2]) if len(words) > 1 and words[1].islower() and not words[1].startswith("-") else words[0]
-            with pytest.raises(SystemExit) as ended:
-                parse([*first.split(), "--help"])
-            assert ended.value.code == 0, f"{path}: braid {text}"
+            assert first in known, f"{path}: braid {text}"
             found += 1
     assert found > 20
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -159,6 +158,8 @@ def _check_sync(directory: str) -> Check:
 
 
 def check_ports(config: Config) -> Iterator[Check]:
+    import socket
+
     for listen in config.listen:
         if listen.port == 0:
             yield Check("port", "ok", f"{listen}: a free one is taken")
