@@ -101,7 +101,8 @@ def a_status(**changes: Any) -> dict[str, Any]:
     return {
         "version": "1", "node": "n", "uptime_s": 100.0, "hot_path": "compiled", "data_dir": "/d", "free_bytes": 1 << 40,
         "memory_bytes": 1 << 20, "connections": {"flymq": 2}, "connections_max": 100, "topics": [], "groups": [], "read_only": [],
-        "queues": [], "delayed": 0, "recovery": {"clean": True, "bytes_truncated": 0, "partitions_cut": 0, "unexplained": []},
+        "queues": [], "delayed": 0, "pipelines": [],
+        "recovery": {"clean": True, "bytes_truncated": 0, "partitions_cut": 0, "unexplained": []},
     } | changes  # fmt: skip
 
 

@@ -8,6 +8,7 @@
     clock             see `braidmq.broker.time_file`
     internal/NAME/    journals of the broker's own state, each a partition with snapshots
     topics/ID/N/      partition N of the topic with that id
+    backups/          see `braidmq.broker.backups`
 
 After an orderly stop partitions are opened when first used, so a start costs the same whatever the log holds. After a crash
 all of them are opened and checked before the first client is let in.

@@ -80,6 +80,7 @@ class Documents:
                 for queue in broker.fq.all()
             ],
             "delayed": len(broker.delayed),
+            "pipelines": [{"pipeline": row.name, "state": broker.pipelines.state(row)} for row in broker.pipelines.table.all()],
             "recovery": {
                 "clean": report.clean,
                 "bytes_truncated": report.bytes_truncated,
