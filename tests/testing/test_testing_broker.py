@@ -14,6 +14,7 @@ import pytest
 import braidmq.testing
 from braidmq.base.errors import BraidError
 from braidmq.client import blipmq, fq
+from braidmq.testing import plugin
 from braidmq.testing.thread_broker import ThreadBroker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,5 +125,6 @@ def test_the_plugin_imports_nothing_before_it_is_used() -> None:
 
 
 def test_the_plugin_is_declared() -> None:
+    assert {"braid", "braid_session"} <= set(vars(plugin))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"braidmq.testing.plugin": "braidmq.testing.plugin"}
