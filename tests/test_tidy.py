@@ -41,7 +41,7 @@ def tree() -> Mapping[str, str]:
         folders[:] = sorted(name for name in folders if name not in MADE and not name.endswith(".egg-info"))
         for name in sorted(names):
             path = Path(folder, name)
-            if path.suffix in TEXT:
+            if path.suffix in TEXT and name not in MADE:
                 files[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
     return files
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from proof_length import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -141,7 +142,7 @@ class AclsAgainstAModel(RuleBasedStateMachine):
         assert len(self.table) == len(self.model)
 
 
-AclsAgainstAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+AclsAgainstAModel.TestCase.settings = settings(max_examples=length(25, 60), stateful_step_count=30, deadline=None)
 TestAclsAgainstAModel = AclsAgainstAModel.TestCase
 
 
