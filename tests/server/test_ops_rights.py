@@ -65,6 +65,13 @@ REQUESTS: dict[Op, flymq.Request] = {
         flymq.TopicConfig("secret", (("retention_bytes", "0"),)),
         flymq.DelayedList("", 1),
         flymq.TxnList(),
+        flymq.StageBatch("rights", 0, 0, 1, 0, "secret", 0, b"no batch"),
+        flymq.StagePublish("rights", 1, (flymq.StageChoice(0, 1, 9),), "g", (TopicOffset("secret", 0, 0),)),
+        flymq.StageAbort("rights", 2),
+        flymq.StageStatus("rights", 2),
+        flymq.StageList(),
+        flymq.TopicPlaces(("secret",)),
+        flymq.GroupPlan("g", (TopicOffset("secret", 0, 0),)),
         flymq.AuditQuery(FILTER),
         flymq.AuditExport(FILTER, "json"),
         flymq.RoleCreate("new-role", ("read",)),
@@ -86,6 +93,14 @@ REQUESTS: dict[Op, flymq.Request] = {
         flymq.AclList(),
         flymq.PasswordChange("admin", "another one", "wrong"),
         flymq.RoleList(),
+        flymq.PipelinePut("theirs", "yaml", b"x"),
+        flymq.PipelineList(),
+        flymq.PipelineGet("theirs"),
+        flymq.PipelineSteer("theirs", "run"),
+        flymq.PipelineStart("theirs", "once", "here", True),
+        flymq.PipelineReport("theirs", 1),
+        flymq.PipelineEnd("theirs", 1, "finished"),
+        flymq.PipelineRemove("theirs"),
     )
 }
 LEFT_OUT = {
@@ -109,8 +124,11 @@ MAY: dict[Rule, set[str]] = {
 """Who is let through on the topic `secret`, whose ACL names nobody but `listed`. (Nobody owns transaction 0: it is not there.)"""
 NO_TOPIC = {Op.CLUSTER_STATUS: {"admin", "reader"}, Op.GROUP_HEARTBEAT: {"admin", "reader"}, Op.GROUP_LEAVE: {"admin", "reader"}}
 """Requests that lead to no topic need the right on one without an ACL, which is private here."""
-KNOWN = {Op.CANCEL_DELAYED: MAY[Rule.AUTHENTICATED]}
-"""Which topic it is about is known only of a message that waits."""
+_THEIRS = (
+    Op.PIPELINE_PUT, Op.PIPELINE_STEER, Op.PIPELINE_START, Op.PIPELINE_REPORT, Op.PIPELINE_END, Op.PIPELINE_REMOVE,
+)  # fmt: skip
+KNOWN = {Op.CANCEL_DELAYED: MAY[Rule.AUTHENTICATED], **dict.fromkeys(_THEIRS, {"admin", "writer"})}
+"""Which topic it is about is known only of a message that waits; and the pipeline is the writer's."""
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +145,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
             admin.create("plain")
             assert admin.ask(flymq.AclSet("secret", False, ("listed",), ())).success
             assert isinstance(admin.ask(flymq.RegisterSchema("secret", "json", b"{}")), flymq.SchemaRegistered)
+        with logged_in(broker, "writer") as writer:
+            assert writer.ask(flymq.PipelinePut("theirs", "yaml", b"x")).success
+            # Nobody ends it, and none of the others can remove it while it is under way.
+            assert isinstance(writer.ask(flymq.PipelineStart("theirs", "once", "here")), flymq.PipelineStarted)
         yield broker
         assert "bug in an operation" not in broker.log, broker.log
         broker.stop()

@@ -83,6 +83,13 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.TxnProduce, texts, texts, blobs),
     st.builds(flymq.TxnOffsets, texts, texts, _topic_offsets),
     st.builds(flymq.TxnList),
+    st.builds(flymq.StageBatch, texts, i64s, i32s, i64s, u32s, texts, i32s, blobs),
+    st.builds(flymq.StagePublish, texts, i64s, several(st.builds(flymq.StageChoice, i32s, i64s, u32s)), texts, _topic_offsets),
+    st.builds(flymq.StageAbort, texts, i64s),
+    st.builds(flymq.StageStatus, texts, i64s),
+    st.builds(flymq.StageList),
+    st.builds(flymq.TopicPlaces, _listed),
+    st.builds(flymq.GroupPlan, texts, _topic_offsets),
     st.builds(flymq.ClusterJoin, texts),
     st.builds(flymq.ClusterLeave),
     st.builds(flymq.ClusterStatus),
@@ -101,6 +108,14 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.GroupLeave, texts, texts),
     st.builds(flymq.GroupCommit, texts, texts, u32s, _topic_offsets),
     st.builds(flymq.GroupLag, texts, texts),
+    st.builds(flymq.PipelinePut, texts, texts, blobs),
+    st.builds(flymq.PipelineList),
+    st.builds(flymq.PipelineGet, texts),
+    st.builds(flymq.PipelineSteer, texts, texts),
+    st.builds(flymq.PipelineRemove, texts),
+    st.builds(flymq.PipelineStart, texts, texts, texts, bools),
+    st.builds(flymq.PipelineReport, texts, u32s, blobs, _pairs),
+    st.builds(flymq.PipelineEnd, texts, u32s, texts, texts),
     st.builds(flymq.Auth, texts, texts),
     st.builds(flymq.WhoAmI),
     st.builds(flymq.UserCreate, *_user_fields),
@@ -248,6 +263,7 @@ _users = st.builds(flymq.UserInfo, texts, _listed, _listed, bools, i64s, i64s)
 _events = st.builds(flymq.AuditEvent, texts, i64s, texts, texts, texts, texts, texts, texts, texts, _pairs)
 _pages = st.builds(flymq.AuditEvents, several(_events), i32s, bools)
 _documents = st.builds(flymq.AuditDocument, blobs, texts)
+_stage_states = st.builds(flymq.StageState, bools, u32s, u32s, u64s)
 _lags = st.builds(flymq.PartitionLag, i32s, u64s, u64s, u64s, i64s)
 _responses: dict[Op, st.SearchStrategy[Response]] = {
     Op.PRODUCE: _metadata,
@@ -310,6 +326,17 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     Op.TXN_LIST: st.builds(
         flymq.Transactions, several(st.builds(flymq.Transaction, texts, texts, texts, i64s, u32s))
     ),
+    Op.STAGE_BATCH: _stage_states,
+    Op.GROUP_PLAN: _oks,
+    Op.STAGE_PUBLISH: st.builds(flymq.StagePublished, bools),
+    Op.STAGE_ABORT: _stage_states,
+    Op.STAGE_STATUS: _stage_states,
+    Op.STAGE_LIST: st.builds(
+        flymq.StagedEpochs, several(st.builds(flymq.StagedEpoch, texts, i64s, texts, i64s, u32s, u32s, u64s))
+    ),
+    Op.TOPIC_PLACES: st.builds(
+        flymq.Places, several(st.builds(flymq.TopicPlace, texts, i64s, several(st.builds(flymq.PartitionPlace, u64s, u64s, u64s))))
+    ),
     Op.AUDIT_EVENTS: _pages,
     Op.AUDIT_DOCUMENT: _documents,
     Op.GET_OFFSET: _offsets,
@@ -319,6 +346,21 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     Op.GET_LAG: st.builds(flymq.Lag, u64s, u64s, u64s, u64s),
     Op.DELETE_GROUP: _oks,
     Op.SEEK_TO_TIMESTAMP: _offsets,
+    Op.PIPELINE_PUT: _oks,
+    Op.PIPELINE_LIST: st.builds(
+        flymq.PipelineSummaries, several(st.builds(flymq.PipelineSummary, *[texts] * 5, i64s, i64s, blobs))
+    ),
+    Op.PIPELINE_GET: st.builds(
+        flymq.PipelineDetail, *[texts] * 5, blobs, i64s,
+        several(st.builds(flymq.PipelineRun, u32s, texts, texts, i64s, i64s, texts, texts, blobs)),
+        several(st.builds(flymq.PipelineEvent, i64s, u32s, texts, texts)),
+        several(st.builds(flymq.PipelineProgress, i64s, blobs)),
+    ),
+    Op.PIPELINE_STEER: _oks,
+    Op.PIPELINE_REMOVE: _oks,
+    Op.PIPELINE_START: st.builds(flymq.PipelineStarted, u32s, texts),
+    Op.PIPELINE_REPORT: st.builds(flymq.PipelineDesired, texts),
+    Op.PIPELINE_END: _oks,
     Op.AUTH: st.builds(flymq.Authenticated, bools, texts, _listed, texts),
     # Permissions are carried by v126 alone; a test of their own shows it.
     Op.WHOAMI: st.builds(flymq.Identity, bools, texts, several(names)),

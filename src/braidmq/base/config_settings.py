@@ -181,6 +181,11 @@ class Config:
         kinds.duration(0.01, limits.TRANSACTION_TIMEOUT_S_MAX),
         "Time after which a transaction that asked for no other is aborted.",
     )
+    stage_timeout_s: float = _setting(
+        3600.0,
+        kinds.duration(0.01, 30 * _DAY_S),
+        "Time after which what a writer staged and did not publish is void, counted from its last batch.",
+    )
     delay_max_s: float = _setting(_DAY_S, kinds.duration(0.001, 365 * _DAY_S), "Longest delay of a delayed message.")
     ttl_s: float = _setting(
         0.0, kinds.duration(0.001, _YEARS_100_S, zero=True), "Time to live of records that have none, and whose topic has none."
@@ -371,6 +376,7 @@ BY_KEY: Final[dict[str, Setting]] = {setting.key: setting for setting in SETTING
 
 OTHER_VARIABLES: Final[dict[str, str]] = {
     "BRAID_CONFIG": "Configuration file of `braid serve` and `braid config show`, where `--config` does not name one.",
+    "BRAID_CTX": "Context of the command line, where `--ctx` does not name one.",
     "BRAID_SERVERS": "Addresses, separated by commas, that clients and the command line connect to.",
     "BRAID_USERNAME": "Name with which clients and the command line log in.",
     "BRAID_PASSWORD": "Password with which clients and the command line log in. Shown nowhere.",

@@ -111,6 +111,10 @@ _ROWS: Final = (
     ErrorSpec("TRANSACTION_NOT_ACTIVE", "transaction is not active: {state}", 409, 8, "Begin a new transaction; this one has ended."),
     ErrorSpec("TRANSACTION_COMMITTED", "cannot abort committed transaction {id}", 409, 8, "Its records are readable; nothing takes them back."),
     ErrorSpec("TRANSACTION_LIMIT", "{what} already has {limit} {things}", 409, 7, "Commit earlier, or in several transactions."),
+    ErrorSpec("STAGE_NOT_FOUND", "of epoch {epoch} of writer {writer}, task {task} has {found} staged batches, not {wanted}", 409, 8,
+              "Its stage was given up, or nobody came back for it in time: write the epoch again."),
+    ErrorSpec("STAGE_LIMIT", "{what} already has {limit} {things}", 409, 7,
+              "Write smaller batches (`maxOffsetsPerTrigger`), or wait until others have published theirs.", True),
     ErrorSpec("MESSAGE_EXPIRED", "message expired: offset {offset} of {topic}/{partition}", 410, 2,
               "Its time to live is over. Read on at the next offset."),
     ErrorSpec("MESSAGE_NOT_FOUND", "message not found: {id}", 404, 2, "It was delivered, cancelled, replayed or purged, or never existed."),
@@ -198,10 +202,13 @@ _ROWS: Final = (
     # --- configuration and command line
     ErrorSpec("CONFIG_UNKNOWN_KEY", "unknown setting `{key}` in {origin}{suggestion}", 400, 8, "`braid config show` lists every setting."),
     ErrorSpec("CONFIG_INVALID_VALUE", "setting `{key}` from {origin}: {reason}", 400, 8, "`braid config show` lists every setting with its kind."),
+    ErrorSpec("CHILD_ENDED", "{what} ended with status {status}: {words}", 500, 7, "Its own last words say why."),
     ErrorSpec("CONFIG_UNREADABLE", "cannot read configuration {path}: {reason}", 400, 8, "The file must be TOML, or JSON with the ending .json."),
     # --- Spark
     ErrorSpec("RECORDS_LOST", "{count} records of {topic}/{partition} from offset {start} to before {end} cannot be read: {reason}", 410, 8,
               "Set `failOnDataLoss` to false to go on without them, or keep more: a longer retention, or `holdRetention`."),
+    ErrorSpec("TOPIC_REPLACED", "topic {topic} was {what} while a query was reading it", 410, 8,
+              "Begin with a new checkpoint, or set `failOnDataLoss` to false to go on with what there is now."),
     # --- raised in the client
     ErrorSpec("UNREACHABLE", "no broker answers at {servers}: {reason}", 503, 7, "Check the address, and that `braid serve` runs there.", True),
     ErrorSpec("CONNECTION_LOST", "the connection to {server} broke: {reason}", 503, 7,

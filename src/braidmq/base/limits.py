@@ -106,6 +106,8 @@ FLUSH_BYTES_TARGET: Final = 8 * MIB
 SEGMENT_BYTES_MIN: Final = 4 * KIB
 SEGMENT_BYTES_MAX: Final = 2 * GIB
 """A segment is mapped whole; more files are cheaper than larger maps."""
+RETENTION_HOLD_BYTES_DEFAULT: Final = 10 * GIB
+"""A partition that a group holds back from retention grows to this; a group that is forgotten must not fill the disk."""
 INDEX_INTERVAL_BYTES: Final = 4 * KIB
 """One index entry for at least so many bytes of log: 0.6 % of the data, at most a page of headers to walk."""
 PRODUCERS_PER_PARTITION_MAX: Final = 10_000
@@ -254,6 +256,18 @@ TRANSACTIONAL_IDS_REMEMBERED: Final = 10_000
 """Transactional ids whose newest producer is known; the one taken over longest ago is forgotten first."""
 TRANSACTIONS_REMEMBERED: Final = 10_000
 """Ended transactions whose outcome can still be told."""
+STAGE_EPOCH_BYTES_MAX: Final = 1 * GIB
+"""Bytes that a writer stages for one epoch: publishing writes all of them in one turn, so that readers see them at one moment."""
+STAGES_BYTES_MAX: Final = 16 * GIB
+"""Staged bytes of all writers; those of one that does not come back stay until `stage_timeout_s`."""
+STAGE_BATCHES_MAX: Final = 100_000
+"""Batches staged for one epoch: each of them is a command in the journal and a row in memory."""
+STAGE_WRITERS_REMEMBERED: Final = 10_000
+"""Writers whose last published epoch is known, so that it is not published again; the one silent for longest is forgotten first."""
+STAGE_WRITER_BYTES_MAX: Final = 255
+"""It names a writer; thousands of them are remembered."""
+STAGE_PLANS_REMEMBERED: Final = 10_000
+"""Groups of which it is known where they will be when their epoch is published; the one planned longest ago is forgotten first."""
 TTL_MS_MAX: Final = 100 * 365 * 24 * 3600 * 1000
 """A longer time to live is no longer than this: a hundred years and a day in milliseconds still fit everywhere."""
 DELAYED_MESSAGES_MAX: Final = 10_000_000

@@ -162,6 +162,23 @@ class Admission:
         await broker.durable(staged.log, staged.base_offset + staged.records)
         return StoredBatch(partition, staged.base_offset, staged.timestamp, staged.records, staged.duplicate)
 
+    async def divide_batch(self, topic: Topic, partition: int, batch: bytes) -> tuple[bytes, bytes]:
+        """What of a whole batch fits the topic's schema, and the dead letters that the rest becomes: two batches, each empty where it
+        holds nothing. Raises where the topic refuses the rest."""
+        records: list[_Record] = []
+
+        def take(_offset: int, _timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> None:
+            records.append((key, value, attrs))
+
+        hot.decode_records(batch, 0, limits.BATCH_RECORDS_MAX, take)
+        faults = await self._faults(topic, records)
+        if not faults:
+            return batch, b""
+        kept = [record for number, record in enumerate(records) if number not in faults]
+        unfit = [(*records[number], text) for number, text in faults.items()]
+        letters = [self._letter(topic, partition, key, value, text, attrs) for key, value, attrs, text in unfit]
+        return _batch_of(kept), _batch_of([(letter.key, letter.value, letter.attrs) for letter in letters])
+
     async def _bury_all(
         self, topic: Topic, partition: int, head: layout.BatchHeader, unfit: Sequence[tuple[int, _Record, str]]
     ) -> None:
@@ -200,6 +217,13 @@ class Admission:
 
 def _refusal(identity: tuple[int, ...], records: int, number: int, targets: list[list[Any]]) -> list[Any]:
     return ["refuse", number, *identity, records, targets]
+
+
+def _batch_of(records: Sequence[_Record]) -> bytes:
+    if not records:
+        return b""
+    keys, values, attrs = zip(*records, strict=True)
+    return hot.encode_batch(list(keys), list(values), list(attrs) if any(attrs) else None)
 
 
 def _emptied(records: Sequence[_Record], faults: Collection[int], head: layout.BatchHeader) -> bytes:

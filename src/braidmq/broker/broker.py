@@ -39,6 +39,7 @@ from braidmq.broker.pipelines import Pipelines
 from braidmq.broker.push import Hub
 from braidmq.broker.schema_registry import SchemaRegistry
 from braidmq.broker.settings import BrokerSettings as BrokerSettings
+from braidmq.broker.stages import Stages
 from braidmq.broker.store import CheckpointDraft, LogStore
 from braidmq.broker.time_file import TimeFile
 from braidmq.broker.topics import PROPERTIES, Topic, TopicTable, check_properties
@@ -117,6 +118,7 @@ class Broker(BrokerReads):
         self._offsets: Journal
         self.work = WorkEngine(self)
         self.transactions = Transactions(self, settings.transaction_timeout_s)
+        self.stages = Stages(self, settings.stage_timeout_s)
         self.delayed = Delayed(self, settings.delay_ms_max)
         self.dead_letters = DeadLetters(self, settings.dlq_suffix, settings.dlq_attempts_max, settings.dlq_retry_ms)
         self.expired_letters = ExpiredLetters(self)
@@ -264,6 +266,7 @@ class Broker(BrokerReads):
     async def _check_work(self) -> None:
         """What transactions, delayed messages and dead letters need now and then."""
         self.transactions.abort_overdue()
+        await self.stages.collect()
         await self.work.tick()
         await self.expired_letters.sweep()
 
@@ -307,9 +310,19 @@ class Broker(BrokerReads):
             unknown = self.store.needed_index(name)
             if unknown is not None:
                 await self.beside(unknown.prepare_index)
-            for segment in self.store.apply_retention(name, self.clock.now_ms()):
+            for segment in self.store.apply_retention(name, self.clock.now_ms(), *self._held(name)):
                 await self._loop.run_in_executor(self._io, segment.remove)
         self.security.apply_retention(self.clock.now_ms())
+
+    def _held(self, name: str) -> tuple[int | None, int]:
+        """From where on groups hold a partition back from retention, and up to how many bytes."""
+        area, _, place = name.partition("/")
+        topic = self.topics.by_id(int(place.partition("/")[0])) if area == "topics" else None
+        if topic is None:
+            return None, 0
+        partition = int(place.partition("/")[2])
+        held = [self.groups.committed(topic.id, group, partition) or 0 for group in topic.holders()]
+        return min(held, default=None), topic.hold_bytes
 
     # --- topics
 

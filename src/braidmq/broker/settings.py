@@ -20,6 +20,7 @@ class BrokerSettings:
     checkpoint_interval_s: float = 60.0
     retention_interval_s: float = 60.0
     transaction_timeout_s: float = 60.0
+    stage_timeout_s: float = 3600.0
     delay_ms_max: int = 24 * 3600 * 1000
     dlq_suffix: str = ".dlq"
     dlq_attempts_max: int = 3

@@ -303,7 +303,7 @@ class LogStore:
         log = self._open.get(name)
         return None if log is None or not name.startswith("topics/") else log.segment_of_unknown_age()
 
-    def apply_retention(self, name: str, now_ms: int) -> list[Segment]:
+    def apply_retention(self, name: str, now_ms: int, held_from: int | None = None, held_bytes: int = 0) -> list[Segment]:
         """Let go of segments past their topic's limits; returns them, for their files to be removed off the loop."""
         log = self._open.get(name)
         if log is None:
@@ -313,9 +313,14 @@ class LogStore:
         if not name.startswith("topics/") or log.failure is not None:
             return []
         log.roll_if_old(now_ms)
-        expired = log.expired_segments(now_ms)
+        expired = log.expired_segments(now_ms, held_from, held_bytes)
         if expired:
             logger.info("retention removes %d segments of %s/%d", len(expired), log.topic, log.partition)
+            if held_from is not None and log.segments[len(expired)].base_offset > held_from:
+                logger.warning(
+                    "%s/%d has more than %d bytes: what groups hold from offset %d on goes", log.topic, log.partition, held_bytes,
+                    held_from,
+                )
             log.drop_segments(expired)
         return expired
 

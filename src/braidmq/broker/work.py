@@ -29,7 +29,8 @@ from braidmq.broker.delayed_moving import move_survivors
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.journal import Journal
 from braidmq.broker.staging import SEGMENT_BYTES, Staged, Staging
-from braidmq.broker.work_table import DELAYED, STAGING, Work, WorkTable
+from braidmq.broker.work_table import DELAYED, STAGES, STAGING, Work, WorkTable
+from braidmq.hot import layout
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings, PartitionLog
 
@@ -88,6 +89,8 @@ class WorkEngine:
         """Records of transactions and dead letters on their way."""
         self.delayed: Staging
         """Records of delayed messages. Apart, because those stay for hours and would hold up everybody else's segments."""
+        self.stages: Staging
+        """Whole batches of staged writes, which are large and stay until their writer publishes them."""
         self._next = 1
         self._reserving: asyncio.Task[None] | None = None
         self._held: dict[int, int] = {}
@@ -105,6 +108,7 @@ class WorkEngine:
         self.journal = Journal(broker.disk, broker.store.internal("work", settings), broker.commit, self.table)
         self.staging = Staging(broker.store.internal("staging", staged), broker.commit, broker.warm)
         self.delayed = Staging(broker.store.internal("delayed", staged), broker.commit, broker.warm)
+        self.stages = Staging(broker.store.internal("stages", staged), broker.commit, broker.warm)
         self.journal.replay()
         self._next = self.table.reserved
 
@@ -129,14 +133,17 @@ class WorkEngine:
         except BraidError as error:
             logger.error("delayed messages could not be staged anew: %s", error)
         segments = self.staging.release(min(self._held.values(), default=self.staging.log.log_end))
-        waiting = [ref for ref in (self.table.delayed.lowest_ref, *self._delayed_refs()) if ref is not None]
+        waiting = [ref for ref in (self.table.delayed.lowest_ref, *self._refs_of(DELAYED)) if ref is not None]
         segments += self.delayed.release(min(waiting, default=self.delayed.log.log_end))
+        kept = [ref for ref in (self._broker.stages.lowest_ref(), *self._refs_of(STAGES)) if ref is not None]
+        segments += self.stages.release(min(kept, default=self.stages.log.log_end))
         for segment in segments:
             await self._broker.beside(segment.remove)
 
-    def _delayed_refs(self) -> Iterable[int]:
-        late = [work for work in self.table.work.values() if work.source == DELAYED]
-        return (ref for work in late for target in work.targets for ref in target.refs)
+    def _refs_of(self, source: str) -> Iterable[int]:
+        """What decisions that are not carried out yet need of a log."""
+        decided = [work for work in self.table.work.values() if work.source == source]
+        return (ref for work in decided for target in work.targets for ref in target.refs)
 
     async def stop(self) -> None:
         """Wait for what is being done."""
@@ -216,10 +223,13 @@ class WorkEngine:
     async def _do(self, work: Work, staged: dict[int, Staged] | None) -> None:
         if work.number not in self.table.work:
             return
-        if staged is None:
-            staged = await self._read(work)
         logs = self._logs(work)
-        parts = [(log, await self._batches(work.number, log, refs, staged)) for log, refs in logs]
+        if work.source == STAGES:
+            parts = [(log, await self._whole_batches(work, log, refs)) for log, refs in logs]
+        else:
+            if staged is None:
+                staged = await self._read(work)
+            parts = [(log, await self._batches(work.number, log, refs, staged)) for log, refs in logs]
         await self._write(work, parts)
         await self.journal.submit(["done", work.number])
         for log, _ in logs:
@@ -264,6 +274,21 @@ class WorkEngine:
             await asyncio.sleep(0)
         return batches
 
+    async def _whole_batches(self, work: Work, log: PartitionLog, refs: list[int]) -> list[bytes]:
+        """What of a staged write is missing in a partition: its batches, with the number of the work in them."""
+        done = log.producers.work_records(work.number)
+        at = 0
+        batches = []
+        for ref in refs:
+            staged = (await self.stages.read([ref])).get(ref)
+            if staged is None or staged.number != work.owners.get(ref):
+                logger.error("work %d: a staged batch at %d is lost", work.number, ref)
+                continue
+            if at >= done:
+                batches.append(numbered(staged.value, work.number, at))
+            at += layout.read_header(staged.value).records
+        return batches
+
     async def _write(self, work: Work, parts: list[tuple[PartitionLog, list[bytes]]]) -> None:
         """Write everything so that readers see it at one moment: in one flush, and what needs no sync when the rest is synced."""
         commit = self._broker.commit
@@ -306,8 +331,10 @@ class WorkEngine:
             settle(None)
             return told
         try:
-            for batch in batches:
-                end = log.stage_work(batch, self._broker.commit.now_ms())
+            batches.reverse()
+            while batches:
+                # One by one out of the list: a large write is not to be in memory twice.
+                end = log.stage_work(batches.pop(), self._broker.commit.now_ms())
                 self._broker.commit.touch(log)
         except BraidError as error:
             settle(error)
@@ -317,6 +344,14 @@ class WorkEngine:
 
     async def forget_topic(self, topic_id: int) -> None:
         await self.journal.submit(["forget_topic", topic_id])
+
+
+def numbered(batch: bytes, number: int, records_before: int) -> bytes:
+    """A whole batch as a piece of work: with the number of the work, and how many of its records came before."""
+    head = layout.read_header(batch)._replace(producer_id=number, producer_epoch=-1, base_sequence=records_before)
+    body = memoryview(batch)[layout.HEADER_BYTES :]
+    checksum = hot.crc32c(body, hot.crc32c(layout.HEADER.pack(*head)[layout.CHECKSUM_FROM :]))
+    return b"".join((layout.HEADER.pack(*head._replace(checksum=checksum)), body))
 
 
 def _settling(future: asyncio.Future[Any]) -> Callable[[BraidError | None], None]:

@@ -19,10 +19,11 @@ record's failures) is used up by the same command, so nothing can be used twice 
     refuse NUMBER TOPIC PARTITION PRODUCER EPOCH SEQUENCE RECORDS TARGETS  records of a batch become dead letters
     replay NUMBER TOPIC [PARTITION OFFSET TOPIC PARTITION REF]...   dead letters go back where they came from
     purge TOPIC PARTITION OFFSET                     letters below the offset are none any more
+    stage, publish, unstage                          staged writes, see `stage_table.py`
     done NUMBER                                      the work is in its partitions
     forget_topic TOPIC                               a topic is deleted
 
-A target is [topic id, partition, [ref...]]; a ref is the offset of a staged record.
+A target is [topic id, partition, [ref...]]; a ref is the offset of a staged record, which for staged writes is a whole batch.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.broker.delayed_table import DelayedTable
 from braidmq.broker.letter_table import Failure, LetterTable
+from braidmq.broker.stage_table import StageTable
 
 STAGING: Final = "staging"
 DELAYED: Final = "delayed"
+STAGES: Final = "stages"
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class WorkTable:
         """Transactional id to the epoch of its newest producer; the one taken over longest ago first."""
         self.delayed = DelayedTable()
         self.letters = LetterTable()
+        self.stages = StageTable()
 
     def apply(self, command: list[Any]) -> Any:
         """Carry out one command. Decisions return the work, None when there is nothing left to do."""
@@ -104,6 +108,12 @@ class WorkTable:
                 return self._replay(number, topic_id, letters)
             case ["purge", int(topic_id), int(partition), int(offset)]:
                 self.letters.strike(topic_id, partition, 0, offset)
+            case ["stage", *batch]:
+                return self.stages.stage(*batch)
+            case ["publish", int(number), str(writer), int(epoch), list(tasks), list(offsets)]:
+                return self._publish(number, writer, epoch, tasks, offsets)
+            case ["unstage", str(writer), int(epoch)]:
+                self.stages.drop(writer, epoch)
             case ["producer", str(name), int(epoch)]:
                 self._take_over(name, epoch)
             case ["forget_topic", int(topic_id)]:
@@ -125,6 +135,15 @@ class WorkTable:
             del self.committed[next(iter(self.committed))]
         work = self._decide(number, targets)
         work.offsets = offsets
+        return work
+
+    def _publish(self, number: int, writer: str, epoch: int, tasks: list[list[int]], offsets: list[list[Any]]) -> Work | None:
+        published = self.stages.publish(number, writer, epoch, tasks)
+        if published is None:
+            return None
+        targets, owners = published
+        work = self._decide(number, targets, STAGES)
+        work.offsets, work.owners = offsets, owners
         return work
 
     def _deliver(self, number: int, targets: list[list[Any]]) -> Work | None:
@@ -173,6 +192,7 @@ class WorkTable:
             "producers": dict(self.producers),
             "delayed": self.delayed.snapshot(),
             "letters": self.letters.snapshot(),
+            "stages": self.stages.snapshot(),
         }
 
     def restore(self, document: Any) -> None:
@@ -183,6 +203,9 @@ class WorkTable:
         self.producers = dict(document["producers"])
         self.delayed.restore(document["delayed"])
         self.letters.restore(document["letters"])
+        if "stages" in document:
+            # A snapshot from before there were any has none.
+            self.stages.restore(document["stages"])
 
 
 def number_in(text: str, prefix: str) -> int:

@@ -17,10 +17,10 @@ class Rule(Enum):
     READ_TOPIC = "read on the topic; a request for all topics is decided as for a topic without an ACL, and shows what may be read"
     WRITE_TOPIC = "write on the topic"
     ADMIN = "the admin permission"
-    OWNER = "whoever began the transaction"
-    OWNER_OR_ADMIN = "whoever began the transaction or made the pipeline, or an administrator"
-    OWNER_WRITE_TOPIC = "whoever began the transaction, with write on the topic"
-    OWNER_READ_TOPIC = "whoever began the transaction, with read on the topic"
+    OWNER = "whoever began the transaction, or staged the epoch"
+    OWNER_OR_ADMIN = "whoever began the transaction, staged the epoch or made the pipeline, or an administrator"
+    OWNER_WRITE_TOPIC = "whoever began the transaction, or staged the epoch, with write on the topic"
+    OWNER_READ_TOPIC = "whoever began the transaction, or staged the epoch, with read on the topic"
     SELF_OR_ADMIN = "the user itself, or the admin permission"
     ANSWER = "never a request"
 
@@ -61,6 +61,14 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.TXN_COMMIT: Rule.OWNER,
     Op.TXN_ROLLBACK: Rule.OWNER_OR_ADMIN,
     Op.TXN_PRODUCE: Rule.OWNER_WRITE_TOPIC,
+    # --- staged writes; the offsets of a group that are published with an epoch need read on their topics
+    Op.STAGE_BATCH: Rule.OWNER_WRITE_TOPIC,
+    Op.STAGE_PUBLISH: Rule.OWNER_READ_TOPIC,
+    Op.STAGE_ABORT: Rule.OWNER_OR_ADMIN,
+    Op.STAGE_STATUS: Rule.OWNER_OR_ADMIN,
+    Op.STAGE_LIST: Rule.ADMIN,
+    Op.TOPIC_PLACES: Rule.READ_TOPIC,
+    Op.GROUP_PLAN: Rule.READ_TOPIC,
     # --- cluster
     Op.CLUSTER_JOIN: Rule.ADMIN,
     Op.CLUSTER_LEAVE: Rule.ADMIN,

@@ -77,10 +77,6 @@ class BrokerServer:
         self.addresses: dict[str, str] = {}
         """Scheme to address of each listener; a second one of a scheme is `scheme-2`, and so on."""
 
-    @property
-    def listeners(self) -> tuple[Listener[Any], ...]:
-        return tuple(self._listeners)
-
     async def start(self) -> None:
         """Recover the log, then listen."""
         config = self.config
@@ -133,6 +129,7 @@ def broker_settings(config: Config, disk: Disk, environ: Mapping[str, str]) -> B
         checkpoint_interval_s=config.checkpoint_interval_s,
         retention_interval_s=config.retention_interval_s,
         transaction_timeout_s=config.transaction_timeout_s,
+        stage_timeout_s=config.stage_timeout_s,
         delay_ms_max=round(config.delay_max_s * 1000),
         dlq_attempts_max=config.dlq_attempts,
         dlq_retry_ms=round(config.dlq_retry_s * 1000),

@@ -63,6 +63,9 @@ def _asked_as(request: flymq.Request) -> Op:
     """The opcode whose rule applies."""
     if isinstance(request, flymq.TopicConfig) and not request.properties:
         return Op.METADATA
+    if isinstance(request, flymq.StagePublish) and not request.offsets:
+        # Without offsets it reads nothing; what it writes was decided while it was staged.
+        return Op.TXN_COMMIT
     if isinstance(request, flymq.CancelDelayed):
         # Which topic it is about is not known yet: `check_cancel` decides.
         return Op.TXN_BEGIN
@@ -71,9 +74,9 @@ def _asked_as(request: flymq.Request) -> Op:
 
 def _topics(broker: Broker, request: flymq.Request) -> Iterable[str]:
     match request:
-        case flymq.GroupJoin():
+        case flymq.GroupJoin() | flymq.TopicPlaces():
             return request.topics
-        case flymq.GroupCommit() | flymq.TxnOffsets():
+        case flymq.GroupCommit() | flymq.TxnOffsets() | flymq.StagePublish() | flymq.GroupPlan():
             return dict.fromkeys(place.topic for place in request.offsets)
         case flymq.GroupHeartbeat() | flymq.GroupLeave():
             shared = broker.coordinator.members.get(request.group)
@@ -117,7 +120,11 @@ def owner_of(text: str) -> Principal:
 
 
 def _owner(caller: Caller, request: flymq.Request) -> Principal | None:
-    """Who began the transaction of a request, or made its pipeline; None when nobody knows it any more, or not yet."""
+    """Who began the transaction of a request, staged its epoch or made its pipeline; None when nobody knows it any more, or not yet."""
+    if isinstance(request, flymq.StageBatch | flymq.StagePublish | flymq.StageAbort | flymq.StageStatus):
+        epoch = caller.broker.stages.epoch(request.writer, request.epoch)
+        # Those who stage have many connections, so without accounts all of them are the same to us.
+        return None if epoch is None else owner_of(epoch.user)
     if isinstance(request, _OWNED_PIPELINES):
         pipeline = caller.broker.pipelines.table.find(request.pipeline)
         return None if pipeline is None else owner_of(pipeline.owner)

@@ -42,12 +42,22 @@ def topics_of(client: Client, options: Options) -> list[str]:
 
 
 def places_of(client: Client, topics: list[str]) -> Places:
-    """Where these topics begin and end. Raises TOPIC_NOT_FOUND."""
-    found: Places = {}
+    """Where these topics begin and end; those that do not exist are left out."""
+    found = client.places(topics) if topics else {}
+    return {
+        topic: TopicPlaces(info.id, tuple(Place(part.oldest, part.newest, part.size_bytes) for part in info.partitions))
+        for topic, info in found.items()
+    }
+
+
+def existing(client: Client, options: Options) -> Places:
+    """The topics of a query as they are now; raises TOPIC_NOT_FOUND for one that was named and does not exist."""
+    topics = topics_of(client, options)
+    places = places_of(client, topics)
     for topic in topics:
-        info = client.metadata(topic)
-        found[topic] = TopicPlaces(0, tuple(Place(part.oldest, part.newest, 0) for part in info.partitions))
-    return found
+        if topic not in places:
+            raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+    return places
 
 
 def resolve(client: Client, options: Options, places: Places, positions: Positions, default: int) -> dict[str, list[int]]:
@@ -95,6 +105,6 @@ def _absolute(offset: int, place: Place) -> int:
 def since(client: Client, places: Places, timestamp_ms: int) -> dict[str, list[int]]:
     """The first offset of each partition that was written at or after a time."""
     return {
-        topic: [client.offset_for_time(topic, number, timestamp_ms) for number in range(len(info.partitions))]
+        topic: client.offsets_since(topic, range(len(info.partitions)), timestamp_ms)
         for topic, info in places.items()
     }

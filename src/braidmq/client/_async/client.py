@@ -31,8 +31,10 @@ from .dialer import Dialer
 from .groups import Groups
 from .pipelines import Pipelines
 from .pool import Pool
+from .presence import Presence
 from .producer import Producer
 from .schemas import Schemas
+from .stages import Stages
 from .topics import create_as_producer, partition_count
 from .transactions import Transaction, Transactions
 from .upkeep import Upkeep
@@ -57,7 +59,7 @@ class Client:
     """Talks to one broker, over as many connections as that needs.
 
     `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl`, `audit` and `pipeline` do what the commands with these
-    names do; `upkeep` is for those who run the broker.
+    names do; `upkeep` is for those who run the broker, `stage` for writers that are many processes.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -72,6 +74,7 @@ class Client:
         self.dlq = DeadLetters(self._asker)
         self.delayed = DelayedRecords(self._asker)
         self.txn = Transactions(self._asker)
+        self.stage = Stages(self._asker)
         self.user = Users(self._asker)
         self.role = Roles(self._asker)
         self.acl = Acls(self._asker)
@@ -80,7 +83,7 @@ class Client:
         self.upkeep = Upkeep(self._asker)
         self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
-        self._children: list[Producer | Consumer | Transaction] = []
+        self._children: list[Producer | Consumer | Transaction | Presence] = []
 
     async def open(self) -> Client:
         """Make sure that a server answers. Without it, the first request finds out."""
@@ -126,6 +129,11 @@ class Client:
         found = await self._ask(flymq.Metadata(topic), flymq.TopicMetadata)
         parts = tuple(PartitionInfo(part.id, part.leader, part.oldest, part.newest) for part in found.partitions)
         return TopicInfo(found.topic, parts)
+
+    async def places(self, topics: Sequence[str]) -> dict[str, flymq.TopicPlace]:
+        """Id, ends and sizes of many topics in one request; those that do not exist are left out."""
+        found = await self._ask(flymq.TopicPlaces(tuple(topics)), flymq.Places)
+        return {place.topic: place for place in found.topics}
 
     async def topic_config(self, topic: str, properties: Mapping[str, str] | None = None) -> dict[str, str]:
         """Change a topic's properties, where an empty value is the broker's default again; returns all it has of its own."""
@@ -275,7 +283,18 @@ class Client:
                 low = records[0].offset + 1
         return low
 
+    async def offsets_since(self, topic: str, partitions: Sequence[int], timestamp_ms: int) -> list[int]:
+        """Of each partition the first offset written at or after a time, as the broker finds it; the end where there is none."""
+        requests = [flymq.SeekToTimestamp(topic, "", number, timestamp_ms) for number in partitions]
+        return [found.offset for found in await self._asker.ask_all(requests, flymq.Offset)]
+
     # --- groups
+
+    def presence(self, group: str) -> Presence:
+        """A way to be seen as a member of a group that divides nothing."""
+        presence = Presence(self._dialer, self.settings, group)
+        self._adopt(presence)
+        return presence
 
     async def subscribe(self, topic: str, group: str, partition: int, mode: str = "commit") -> int:
         """Where a group would start to read: `earliest`, `latest`, or what it has committed (else the oldest)."""
@@ -367,7 +386,7 @@ class Client:
         self._adopt(consumer)
         return consumer
 
-    def _adopt(self, child: Producer | Consumer | Transaction) -> None:
+    def _adopt(self, child: Producer | Consumer | Transaction | Presence) -> None:
         self._children = [other for other in self._children if not other.closed]
         self._children.append(child)
 

@@ -21,6 +21,7 @@ from braidmq.server.operations import (
     read,
     roles,
     schemas,
+    stages,
     topics,
     transactions,
     upkeep,
@@ -70,6 +71,14 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.TXN_ROLLBACK: transactions.txn_rollback,
     Op.TXN_PRODUCE: transactions.txn_produce,
     Op.TXN_LIST: transactions.txn_list,
+    # --- staged writes
+    Op.STAGE_BATCH: stages.stage_batch,
+    Op.STAGE_PUBLISH: stages.stage_publish,
+    Op.STAGE_ABORT: stages.stage_abort,
+    Op.STAGE_STATUS: stages.stage_status,
+    Op.STAGE_LIST: stages.stage_list,
+    Op.TOPIC_PLACES: stages.topic_places,
+    Op.GROUP_PLAN: stages.group_plan,
     # --- cluster and topics
     Op.CLUSTER_JOIN: cluster.cluster_join,
     Op.CLUSTER_LEAVE: cluster.cluster_leave,

@@ -1,14 +1,15 @@
 """What happens to each batch of a pipeline's stream.
 
 Its rows go through the steps that remember nothing, are computed once, and are offered to each sink and to the dead letters under
-the name (query, batch). Each of them takes a batch once, so a crash anywhere in here, and the batch that comes again, change nothing.
+the name (query, batch). Each of them takes a batch once, so a crash anywhere in here, and the batch that comes again, change
+nothing.
 
 The object travels to the server where Spark is reached by Connect: it holds a definition and names, no session.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from braidmq.spark.pipeline.diagnosing import diagnose
 from braidmq.spark.pipeline.letters import letter_records
 from braidmq.spark.pipeline.sinks import Batch, make_sink
 from braidmq.spark.pipeline.sinks.sink import Replacing, writer_name
-from braidmq.spark.pipeline.sinks.topic import write_records
+from braidmq.spark.pipeline.sinks.staging import write_records
 
 SESSIONS: Final[dict[str, SparkSession]] = {}
 """By the name of a query, the session that started it in this process. A batch has a session of its own, which knows no queries."""
@@ -49,6 +50,8 @@ class BatchJob:
     with_letters: bool
     run: int = 0
     """The run that the broker knows; 0 when there is none."""
+    buried: Sequence[tuple[str, int, int]] = ()
+    """Records that have a letter already, by topic, partition and offset."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         writer = self._query_id(frame)
@@ -59,7 +62,9 @@ class BatchJob:
         for active in session.streams.active:
             if active.name == self.query:
                 return active.id
-        raise BraidError("PIPELINE_FAILED", pipeline=self.context.pipeline.name, step="start", reason="the query is not known to Spark")
+        raise BraidError(
+            "PIPELINE_FAILED", pipeline=self.context.pipeline.name, step="start", reason="the query is not known to Spark"
+        )
 
     def process(self, frame: DataFrame, batch: Batch, replacing: Replacing | None = None) -> Result:
         """Take one batch through the rest of the steps and into the sinks."""
@@ -117,6 +122,9 @@ class BatchJob:
         letters = frames[0]
         for more in frames[1:]:
             letters = letters.unionByName(more)
+        if self.buried:
+            there = letters.sparkSession.createDataFrame(list(self.buried), "topic string, partition int, offset bigint")
+            letters = letters.join(there, ["topic", "partition", "offset"], "left_anti")
         letters = letters.persist()
         try:
             counted = {row["reason"]: row["count"] for row in letters.groupBy("reason").count().collect()}
@@ -131,6 +139,3 @@ class BatchJob:
         finally:
             letters.unpersist()
 
-
-def as_json(result: Result) -> dict[str, Any]:
-    return json.loads(json.dumps(result.__dict__))  # type: ignore[no-any-return]

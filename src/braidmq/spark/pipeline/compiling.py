@@ -1,15 +1,16 @@
 """From a definition to Spark: which part is the stream, and what happens to each of its batches.
 
-Steps that remember rows (deduplicate, window, a join of streams) have to be part of the stream itself. Everything after the last of
-them happens to each batch, where rows are computed once for all sinks and dead letters. Rows that a step inside the stream takes out
-travel along, beside those that go on: each row of the stream is either one that goes on (`row`) or one on its way to become a letter
-(`letter`), and the batch parts them again.
+Steps that remember rows (deduplicate, window, a join of streams) have to be part of the stream itself. Everything after the last
+of them happens to each batch, where rows are computed once for all sinks and dead letters. Rows that a step inside the stream takes
+out travel along, beside those that go on: each row of the stream is either one that goes on (`row`) or one on its way to become a
+letter (`letter`), and the batch parts them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -45,7 +46,7 @@ def apply_steps(frame: DataFrame, steps: list[tuple[int, Section]], context: Con
     rows = frame
     for index, step in steps:
         outcome.trail.append((step_name(index, step), rows))
-        staged = attributed(context, step_name(index, step), lambda rows=rows, step=step, index=index: _applied(rows, step, index, context))  # type: ignore[misc]
+        staged = attributed(context, step_name(index, step), partial(_applied, rows, step, index, context))
         rows = staged.rows
         if staged.letters is not None:
             outcome.letters.append(staged.letters)
@@ -108,9 +109,7 @@ def stream_of(source: DataFrame, context: Context) -> tuple[DataFrame, bool]:
 
 def _as_fields(declared: str) -> str:
     """`a int, b string` as the fields of a struct."""
-    from pyspark.sql.types import StructType
-
-    return ",".join(f"{field.name}:{field.dataType.simpleString()}" for field in StructType.fromDDL(declared).fields)
+    return ",".join(":".join(field.split(" ", 1)) for field in declared.split(", "))
 
 
 def part(batch: DataFrame) -> tuple[DataFrame, DataFrame]:

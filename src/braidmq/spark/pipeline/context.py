@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from braidmq.client.settings import ClientSettings
 from braidmq.client.sync import Client, connect
 from braidmq.spark.pipeline.definition import Pipeline, Source
+from braidmq.spark.pipeline.reading import Reading
+
+_SETTINGS: Final = {
+    "user": "username", "password": "password", "tlsCaFile": "tls_ca_file", "tlsCertFile": "tls_cert_file",
+    "tlsKeyFile": "tls_key_file", "tlsServerName": "tls_server_name", "encryptionKey": "encryption_key",
+}  # fmt: skip
+"""Options of the data source, and the settings of a client that they are."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +48,19 @@ class Context:
 
     def client(self) -> Client:
         """A client of the pipeline's broker, to be used in a `with` block."""
-        return connect(self.servers, **_client_arguments(self.connection))
+        found: dict[str, Any] = {_SETTINGS[key]: value for key, value in self.connection.items() if key != "tls"}
+        if self.connection.get("tls") == "true":
+            found["tls"] = True
+        return connect(self.servers, **found)
 
 
-def _client_arguments(connection: Mapping[str, str]) -> dict[str, Any]:
-    names = {
-        "user": "username", "password": "password", "tlsCaFile": "tls_ca_file", "tlsCertFile": "tls_cert_file",
-        "tlsKeyFile": "tls_key_file", "tlsServerName": "tls_server_name",
-    }  # fmt: skip
-    found: dict[str, Any] = {names[key]: value for key, value in connection.items() if key in names}
-    return {**found, "tls": True} if connection.get("tls") == "true" else found
+def context_of(reading: Reading, settings: ClientSettings | None) -> Context:
+    """The context of a definition that was read; `settings` are those of the client that reaches the broker."""
+    pipeline = reading.require()
+    if settings is None:
+        return Context(pipeline, str(reading.folder), pipeline.servers or "")
+    servers = ",".join(f"{each.host}:{each.port}" for each in settings.servers)
+    connection = {option: str(value) for option, name in _SETTINGS.items() if (value := getattr(settings, name)) is not None}
+    if settings.tls or any(each.tls for each in settings.servers):
+        connection["tls"] = "true"
+    return Context(pipeline, str(reading.folder), servers, connection)

@@ -1,7 +1,7 @@
 """Bytes by a schema of the registry: the step `decode`, and what `validate` asks beyond types.
 
-Decoding by columns looks at types only. A JSON Schema says more (required fields, patterns, ranges), and Avro and Protobuf do not; so
-`validate` asks the schema itself about JSON values that could be decoded.
+Decoding by columns looks at types only. A JSON Schema says more (required fields, patterns, ranges), and Avro and Protobuf do not;
+so `validate` asks the schema itself about JSON values that could be decoded.
 """
 
 from __future__ import annotations

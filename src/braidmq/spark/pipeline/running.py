@@ -139,7 +139,10 @@ class Run:
         try:
             level = "error" if outcome == "failed" else "info"
             self._client.pipeline.report(
-                name, self._number, self.progress.as_json(), [(level, f"run {self._number} {outcome}{': ' if reason else ''}{reason}")]
+                name,
+                self._number,
+                self.progress.as_json(),
+                [(level, f"run {self._number} {outcome}{': ' if reason else ''}{reason}")],
             )
             self._client.pipeline.end(name, self._number, outcome, reason)
         except BraidError as fault:
@@ -160,7 +163,7 @@ class Run:
             writer = writer.trigger(availableNow=True)
         elif self._every_ms is not None:
             writer = writer.trigger(processingTime=f"{int(self._every_ms)} milliseconds")
-        self._query = attributed(context, "start", lambda: writer.start())
+        self._query = attributed(context, "start", writer.start)
 
     def _watch(self) -> str:
         while True:

@@ -82,7 +82,9 @@ def read_table(spark: SparkSession, context: Context, name: str, form: str, cata
             return _read_iceberg(spark, name, catalog)
         case _:
             reader = spark.read.format(form)
-            return (reader.option("header", "true").option("inferSchema", "true") if form == "csv" else reader).load(context.path(name))
+            return (reader.option("header", "true").option("inferSchema", "true") if form == "csv" else reader).load(
+                context.path(name)
+            )
 
 
 def _read_delta(spark: SparkSession, path: str) -> DataFrame:

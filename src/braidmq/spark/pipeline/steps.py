@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.decoding import check_rules, decode
-from braidmq.spark.pipeline.definition import Deduplicate, Decode, Expectation, Join, Mask, PythonStep, Sql, Validate, Window
+from braidmq.spark.pipeline.definition import Decode, Deduplicate, Expectation, Join, Mask, PythonStep, Sql, Validate, Window
 from braidmq.spark.pipeline.frames import interval, quoted, require_columns
 from braidmq.spark.pipeline.letters import SCHEMA_REASON, letters_of
 from braidmq.spark.pipeline.sections import Section
@@ -127,7 +127,7 @@ def _schema_before(context: Context, step: Validate) -> str | None:
 
 
 def _sql(frame: DataFrame, query: str, view: str) -> DataFrame:
-    """The query with the rows as `input`: a common table expression, so that each step has its own also where Spark reads it late."""
+    """The query with the rows as `input`: a common table expression, so that each step has its own where Spark reads it late."""
     frame.createOrReplaceTempView(view)
     text = query.strip().rstrip(";")
     first = f"input AS (SELECT * FROM {view})"

@@ -1,7 +1,7 @@
 """Every opcode of FlyMQ, published and our own.
 
 A response carries the opcode of its request; the exceptions are ERROR, and AUTH, which is answered with AUTH_RESPONSE.
-Our own operations use the two ranges the protocol leaves to extensions, 0C to 0F and 54 to 5F, and D0 to DF, which nothing
+Our own operations use the two ranges the protocol leaves to extensions, 0C to 0F and 54 to 5F, and C0 to DF, which nothing
 published uses.
 """
 
@@ -94,6 +94,14 @@ class Op(IntEnum):
     AUDIT_EXPORT = 0x81
     AUDIT_QUERY_SDK = 0xA0
     AUDIT_EXPORT_SDK = 0xA1
+    # --- our own: staged writes, and where topics begin and end, for readers and writers that are many processes
+    STAGE_BATCH = 0xC0
+    STAGE_PUBLISH = 0xC1
+    STAGE_ABORT = 0xC2
+    STAGE_STATUS = 0xC3
+    STAGE_LIST = 0xC4
+    TOPIC_PLACES = 0xC5
+    GROUP_PLAN = 0xC6
     # --- our own: pipelines and their runs
     PIPELINE_PUT = 0xC8
     PIPELINE_LIST = 0xC9

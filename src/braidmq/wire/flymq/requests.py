@@ -17,7 +17,20 @@ from typing import Any, ClassVar, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import REQUEST_LIST_ITEMS_MAX
-from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, pipelines, roles, schemas, transactions, upkeep, users
+from braidmq.wire.flymq import (
+    audit,
+    cluster,
+    dead_letters,
+    delays,
+    groups,
+    pipelines,
+    roles,
+    schemas,
+    stages,
+    transactions,
+    upkeep,
+    users,
+)
 from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.layout import BYTES, BYTES_VIEW, I32, STR, STR8, TRAILING_STR, U32, U64, Layout, Sink, Source, WireType
 from braidmq.wire.flymq.opcodes import Op
@@ -159,6 +172,7 @@ Request = (
     | dead_letters.DeadLetterRequest
     | delays.DelayRequest
     | transactions.TransactionRequest
+    | stages.StageRequest
     | cluster.ClusterRequest
     | groups.GroupRequest
     | pipelines.PipelineRequest
@@ -265,6 +279,7 @@ REQUESTS: Final[dict[int, WireType[Any]]] = {
     **dead_letters.REQUESTS,
     **delays.REQUESTS,
     **transactions.REQUESTS,
+    **stages.REQUESTS,
     **cluster.REQUESTS,
     **groups.REQUESTS,
     **pipelines.REQUESTS,

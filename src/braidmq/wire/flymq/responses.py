@@ -13,7 +13,20 @@ from typing import Any, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import ERROR_TEXT_BYTES_MAX
-from braidmq.wire.flymq import audit, cluster, dead_letters, delays, groups, pipelines, roles, schemas, transactions, upkeep, users
+from braidmq.wire.flymq import (
+    audit,
+    cluster,
+    dead_letters,
+    delays,
+    groups,
+    pipelines,
+    roles,
+    schemas,
+    stages,
+    transactions,
+    upkeep,
+    users,
+)
 from braidmq.wire.flymq.answers import OFFSET, OK, RECORD_METADATA, Offset, Ok, RecordMetadata
 from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.frames import encode_frame
@@ -111,6 +124,7 @@ Response = (
     | dead_letters.DeadLetterResponse
     | delays.DelayResponse
     | transactions.TransactionResponse
+    | stages.StageResponse
     | cluster.ClusterResponse
     | groups.GroupResponse
     | pipelines.PipelineResponse
@@ -172,6 +186,7 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     **dead_letters.RESPONSES,
     **delays.RESPONSES,
     **transactions.RESPONSES,
+    **stages.RESPONSES,
     **cluster.RESPONSES,
     **groups.RESPONSES,
     **pipelines.RESPONSES,

@@ -21,7 +21,15 @@ from pyspark.sql import DataFrame
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipeline.definition import TableSink
 from braidmq.spark.pipeline.sinks.files import write_files
-from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, latest_per_key, refused_without, to_arrow, with_partitions, writer_name
+from braidmq.spark.pipeline.sinks.sink import (
+    Batch,
+    Replacing,
+    latest_per_key,
+    refused_without,
+    to_arrow,
+    with_partitions,
+    writer_name,
+)
 
 logger = logging.getLogger("braidmq.pipeline")
 
@@ -100,7 +108,9 @@ class DeltaSink:
         table = self._table(frame)
         if rows.num_rows:
             same = " AND ".join(f't."{name}" = s."{name}"' for name in keys)
-            merging = table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(writer, number))
+            merging = table.merge(
+                rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(writer, number)
+            )
             merging.when_matched_update_all().when_not_matched_insert_all().execute()
         return int(rows.num_rows)
 

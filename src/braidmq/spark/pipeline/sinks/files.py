@@ -99,7 +99,8 @@ class _Task:
             if len(self._open) >= _OPEN_MAX:
                 self._close(next(iter(self._open)))
             folder = "/".join(
-                f"{name}={_NULL if value is None else quote(value, safe=' ')}" for name, value in zip(self._names, values, strict=True)
+                f"{name}={_NULL if value is None else quote(value, safe=' ')}"
+                for name, value in zip(self._names, values, strict=True)
             )
             name = f"{folder}/{self._prefix}-{uuid4()}.parquet" if folder else f"{self._prefix}-{uuid4()}.parquet"
             self._system.create_dir(f"{self._root}/{folder}".rstrip("/"), recursive=True)

@@ -1,4 +1,4 @@
-"""An Iceberg table through pyiceberg. The rows of a batch and the mark that it was written, a property of the table, are one commit."""
+"""An Iceberg table through pyiceberg: rows of a batch and the mark that it was written, a property of the table, are one commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from pyspark.sql import DataFrame
 
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipeline.definition import TableSink
-from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, latest_per_key, refused_without, to_arrow, with_partitions, writer_name
+from braidmq.spark.pipeline.sinks.sink import (
+    Batch,
+    Replacing,
+    latest_per_key,
+    refused_without,
+    to_arrow,
+    with_partitions,
+    writer_name,
+)
 
 
 class IcebergSink:
@@ -63,21 +71,12 @@ class IcebergSink:
         return int(rows.num_rows)
 
     def replace(self, frame: DataFrame, batch: Batch, replacing: Replacing) -> int | None:
-        from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan, Or
-
         rows, mark = self._rows(frame, batch)
         table = self._table(rows)
         if self._definition.key:
             return self._upsert(table, rows, mark, batch.number)
-        chosen: Any = None
-        for span in replacing.spans:
-            one = And(
-                And(EqualTo("topic", span.topic), EqualTo("partition", span.partition)),
-                And(GreaterThanOrEqual("offset", span.first), LessThan("offset", span.end)),
-            )
-            chosen = one if chosen is None else Or(chosen, one)
         with table.transaction() as transaction:
-            transaction.overwrite(rows, overwrite_filter=chosen)
+            transaction.overwrite(rows, overwrite_filter=replacing.condition(""))
             transaction.set_properties({mark: str(batch.number)})
         return int(rows.num_rows)
 

@@ -1,9 +1,9 @@
 """A folder of Parquet files, exactly once without a table format.
 
-Executors write below `_braid/`, where readers do not look. Then the driver writes down, in one file, which of them belong to the batch
-and where they go: from there on the batch is decided. Then it moves them into place. A crash before the decision leaves nothing that
-is read; after it, the moves are finished when the batch comes again. A reader in between may see some of the files of a batch
-before the others.
+Executors write below `_braid/`, where readers do not look. Then the driver writes down, in one file, which of them belong to the
+batch and where they go: from there on the batch is decided. Then it moves them into place. A crash before the decision leaves
+nothing that is read; after it, the moves are finished when the batch comes again. A reader in between may see some of the files of
+a batch before the others.
 """
 
 from __future__ import annotations

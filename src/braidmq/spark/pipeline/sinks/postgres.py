@@ -55,7 +55,7 @@ class PostgresSink:
             if found[0] >= batch.number:
                 return None
             if replacing is not None and not keys:
-                cursor.execute(sql.SQL("DELETE FROM {} WHERE {}").format(table, sql.SQL(replacing.condition())))  # type: ignore[arg-type]
+                cursor.execute(sql.SQL("DELETE FROM {} WHERE {}").format(table, sql.SQL(replacing.condition())))
             staged = sql.Identifier("braid_staged")
             copied: sql.Identifier = table
             if keys:
@@ -80,7 +80,9 @@ class PostgresSink:
             return
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
         cursor.execute(_BATCHES)
-        columns = [sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_type(field.dataType))) for field in frame.schema.fields]
+        columns = [
+            sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(_type(field.dataType))) for field in frame.schema.fields
+        ]
         if keys:
             columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, keys))))
         cursor.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(table, sql.SQL(", ").join(columns)))

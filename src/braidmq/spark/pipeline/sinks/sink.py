@@ -15,7 +15,11 @@ from braidmq.spark.pipeline.frames import quoted, require_columns
 
 ORIGIN: Final = ("topic", "partition", "offset")
 """Columns by which a row can be traced to its record."""
-_DERIVED: Final = {"day": "date_format({0}, 'yyyy-MM-dd')", "hour": "date_format({0}, 'yyyy-MM-dd-HH')", "month": "date_format({0}, 'yyyy-MM')"}
+_DERIVED: Final = {
+    "day": "date_format({0}, 'yyyy-MM-dd')",
+    "hour": "date_format({0}, 'yyyy-MM-dd-HH')",
+    "month": "date_format({0}, 'yyyy-MM')",
+}
 
 
 @dataclass(frozen=True, slots=True)

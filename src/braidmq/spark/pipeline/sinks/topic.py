@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import TopicSink as Definition
 from braidmq.spark.pipeline.frames import quoted, require_columns
 from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, never, writer_name
+from braidmq.spark.pipeline.sinks.staging import write_records
 
 
 class TopicSink:
@@ -20,9 +21,8 @@ class TopicSink:
         self.label = f"topic:{definition.name}"
 
     def write(self, frame: DataFrame, batch: Batch) -> int | None:
-        options = self._context.options(self._definition.servers)
-        write_records(self._records(frame), {**options, "topic": self._definition.name}, writer_name(batch, self.label), batch.number)
-        return None
+        options = {**self._context.options(self._definition.servers), "topic": self._definition.name}
+        return write_records(self._records(frame), options, writer_name(batch, self.label), batch.number)
 
     def _records(self, frame: DataFrame) -> DataFrame:
         """Key and value: the columns that are named, or all of them as JSON."""
@@ -42,7 +42,7 @@ class TopicSink:
         return f"{self.label} is a topic, and what a topic holds is never taken back"
 
 
-def _bytes(frame: DataFrame, name: str) -> F.Column:
+def _bytes(frame: DataFrame, name: str) -> Column:
     """A column as bytes: binary as it is, text as UTF-8, structs as JSON, anything else as its text."""
     column = F.col(quoted(name))
     kind = frame.select(column).schema.fields[0].dataType.typeName()
@@ -50,7 +50,3 @@ def _bytes(frame: DataFrame, name: str) -> F.Column:
         return column
     return (F.to_json(column) if kind in ("struct", "array", "map") else column.cast("string")).cast("binary")
 
-
-def write_records(records: DataFrame, options: dict[str, str], writer: str, number: int) -> None:
-    """Records into topics, once: a batch that this writer has written before is passed over."""
-    records.write.format("braid").options(**options, writer=writer, batch=str(number)).mode("append").save()

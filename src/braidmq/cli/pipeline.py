@@ -1,0 +1,192 @@
+"""`braid pipeline`: pipelines on Spark. Here those verbs that ask the broker; those that need Spark are in `pipeline_run.py`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from braidmq.cli import pipeline_run
+from braidmq.cli.confirm import add_removal_options, confirmed
+from braidmq.cli.connection import add_server_options, open_client
+from braidmq.cli.exits import Exit
+from braidmq.cli.parser import Subparsers, add_group, add_output_option, add_verb
+
+if TYPE_CHECKING:
+    from braidmq.wire import flymq
+
+
+def register(commands: Subparsers) -> None:
+    group = add_group(commands, "pipeline", "Pipelines on Spark: declare, check, run, watch, steer and replay them.")
+    pipeline_run.register(group)
+
+    ls = add_verb(group, "ls", "List the pipelines that the broker knows.", run_ls)
+    add_output_option(ls)
+    add_server_options(ls)
+
+    show = add_verb(group, "show", "Show a pipeline: its state, its last runs, how far it is, and its definition.", run_show)
+    _add_name(show)
+    add_output_option(show)
+    add_server_options(show)
+
+    logs = add_verb(group, "logs", "Show recent events and errors of a pipeline's runs.", run_logs)
+    _add_name(logs)
+    logs.add_argument("--max", type=int, default=50, metavar="N", help="at most so many, the latest [50]")
+    logs.add_argument("--run", type=int, metavar="N", help="of this run only")
+    add_output_option(logs)
+    add_server_options(logs)
+
+    for verb, about, run in (
+        ("pause", "Have a running pipeline pause after its batch; it stays paused until it is resumed.", run_pause),
+        ("resume", "Have a paused pipeline go on where it was.", run_resume),
+        ("stop", "Have a running pipeline end after its batch.", run_stop),
+    ):
+        parser = add_verb(group, verb, about, run)
+        _add_name(parser)
+        add_server_options(parser)
+
+    rm = add_verb(
+        group, "rm", "Have the broker forget a pipeline that does not run.", run_rm,
+        "Checkpoint, consumer group, and what it wrote stay. Asks first when run on a terminal.",
+    )  # fmt: skip
+    _add_name(rm)
+    add_removal_options(rm)
+    add_server_options(rm)
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="name of a pipeline")
+
+
+def run_ls(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import print_json, print_table
+    from braidmq.cli.times import show_time
+
+    with open_client(args) as client:
+        found = client.pipeline.ls()
+    if args.output == "json":
+        print_json([_summary(each) for each in found])
+        return Exit.OK
+    rows = []
+    for each in found:
+        progress = _progress(each.progress)
+        rejected = sum(progress.get("rejected", {}).values())
+        rows.append(
+            (each.name, each.state, each.mode or "-", progress.get("rows", 0), progress.get("rate", 0.0), _lag(progress), rejected,
+             show_time(each.started_ms), each.owner or "-")
+        )  # fmt: skip
+    print_table(("PIPELINE", "STATE", "MODE", "ROWS", "ROWS/S", "LAG", "REJECTED", "STARTED", "OWNER"), rows)
+    return Exit.OK
+
+
+def _summary(each: flymq.PipelineSummary) -> dict[str, Any]:
+    return {
+        "name": each.name, "owner": each.owner, "state": each.state, "desired": each.desired, "mode": each.mode,
+        "changed_ms": each.changed_ms, "started_ms": each.started_ms, "progress": _progress(each.progress),
+    }  # fmt: skip
+
+
+def _progress(report: bytes) -> dict[str, Any]:
+    found = json.loads(report) if report else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lag(progress: dict[str, Any]) -> str:
+    lag = progress.get("lag")
+    return "-" if lag is None else str(lag)
+
+
+def run_show(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import print_json, print_table, printable
+    from braidmq.cli.times import show_age, show_time
+
+    with open_client(args) as client:
+        found = client.pipeline.show(args.name)
+    reports = [_progress(each.progress) for each in found.reports]
+    if args.output == "json":
+        runs = [
+            {"run": r.number, "mode": r.mode, "where": r.where, "started_ms": r.started_ms, "ended_ms": r.ended_ms,
+             "outcome": r.outcome, "reason": r.reason, "progress": _progress(r.progress)}
+            for r in found.runs
+        ]  # fmt: skip
+        print_json(
+            {"name": found.name, "owner": found.owner, "state": found.state, "desired": found.desired, "format": found.format,
+             "definition": found.definition.decode("utf-8", "replace"), "changed_ms": found.changed_ms, "runs": runs,
+             "reports": [{"time_ms": each.time_ms, **report} for each, report in zip(found.reports, reports, strict=True)]}
+        )  # fmt: skip
+        return Exit.OK
+    last = reports[-1] if reports else next((_progress(r.progress) for r in reversed(found.runs) if r.progress), {})
+    document = {
+        "name": found.name, "owner": found.owner or "-", "state": found.state, "changed": show_time(found.changed_ms),
+        "rows": last.get("rows", 0), "rows/s": last.get("rate", 0), "lag": _lag(last),
+        "rejected": ", ".join(f"{reason} {count}" for reason, count in last.get("rejected", {}).items()) or "0",
+        "written": ", ".join(f"{sink} {count}" for sink, count in last.get("written", {}).items()) or "-",
+    }  # fmt: skip
+    for name, value in document.items():
+        print(f"{name + ':':<10} {printable(str(value))}")
+    print()
+    rows = [
+        (r.number, r.mode, show_time(r.started_ms), show_age(r.ended_ms - r.started_ms) if r.ended_ms else "-",
+         r.outcome or "under way", printable(r.reason or r.where))
+        for r in found.runs[-10:]
+    ]  # fmt: skip
+    print_table(("RUN", "MODE", "STARTED", "TOOK", "OUTCOME", "ABOUT"), rows)
+    print()
+    for line in found.definition.decode("utf-8", "replace").splitlines():
+        print(printable(line))
+    return Exit.OK
+
+
+def run_logs(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import print_json, printable
+    from braidmq.cli.times import show_time
+
+    with open_client(args) as client:
+        events = client.pipeline.show(args.name).events
+    shown = [each for each in events if args.run is None or each.run == args.run][-max(args.max, 0) :]
+    if args.output == "json":
+        print_json([{"time_ms": each.time_ms, "run": each.run, "level": each.level, "text": each.text} for each in shown])
+        return Exit.OK
+    for each in shown:
+        print(f"{show_time(each.time_ms)}  run {each.run}  {each.level:<7}  {printable(each.text)}")
+    return Exit.OK
+
+
+def run_pause(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import note, printable
+
+    with open_client(args) as client:
+        client.pipeline.pause(args.name)
+    note(f"{printable(args.name)} will pause after its batch")
+    return Exit.OK
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import note, printable
+
+    with open_client(args) as client:
+        client.pipeline.resume(args.name)
+    note(f"{printable(args.name)} goes on")
+    return Exit.OK
+
+
+def run_stop(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import note, printable
+
+    with open_client(args) as client:
+        client.pipeline.stop(args.name)
+    note(f"{printable(args.name)} will end after its batch")
+    return Exit.OK
+
+
+def run_rm(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import note, printable
+
+    with open_client(args) as client:
+        client.pipeline.show(args.name)
+        if not args.dry_run:
+            if not confirmed(args, f"forget the pipeline {printable(args.name)}"):
+                return Exit.FAILED
+            client.pipeline.rm(args.name)
+    note(f"{'would forget' if args.dry_run else 'forgot'} {printable(args.name)}")
+    return Exit.OK
