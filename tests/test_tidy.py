@@ -359,7 +359,7 @@ def test_an_error_nobody_raises_is_noticed() -> None:
 
 def run_unasync_check(root: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(root / "tools/unasync.py"), "--check"]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_blocking_client_is_current() -> None:

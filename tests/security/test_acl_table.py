@@ -74,9 +74,9 @@ def test_a_name_with_a_star_finds_its_own_acl_first() -> None:
 
 
 def test_a_hostile_pattern_costs_little() -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert not TopicPattern("*a" * 120 + "x").matches("a" * 255)
-    assert time.perf_counter() - begun < 1.0
+    assert time.process_time() - begun < 1.0
 
 
 # --- the model

@@ -261,5 +261,5 @@ def test_a_stop_does_not_wait_for_ever() -> None:
             publisher.publish("t", b"x", "m")
         peer.receive()
         began = time.monotonic()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
     peer.close()
