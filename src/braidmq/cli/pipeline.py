@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from braidmq.cli import pipeline_run
+from braidmq.cli import pipeline_run, ready_made
 from braidmq.cli.confirm import add_removal_options, confirmed
 from braidmq.cli.connection import add_server_options, open_client
 from braidmq.cli.exits import Exit
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def register(commands: Subparsers) -> None:
     group = add_group(commands, "pipeline", "Pipelines on Spark: declare, check, run, watch, steer and replay them.")
     pipeline_run.register(group)
+    ready_made.register(group)
 
     ls = add_verb(group, "ls", "List the pipelines that the broker knows.", run_ls)
     add_output_option(ls)
