@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 DATA_DIR ?= ./data
+# Tests wait more than they compute, so there are more processes than cores. WORKERS=0 runs them in one, as a debugger wants it.
+WORKERS ?= 4
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-long lint bench docs clean
@@ -38,10 +41,12 @@ run: setup ## start a broker (FlyMQ on 127.0.0.1:9092, BlipMQ on 7878, fq on 876
 	@exec $(BIN)/braid serve --data-dir $(DATA_DIR)
 
 test: setup ## run the tests (ARGS="-k name" narrows them down)
-	@$(BIN)/python -m pytest $(ARGS)
+	@tools/setup_test_programs.sh
+	@$(PYTEST) $(ARGS)
 
 test-long: setup ## run the tests with the long proofs at full length
-	@BRAID_TEST_LONG=1 $(BIN)/python -m pytest --timeout 3600 $(ARGS)
+	@tools/setup_test_programs.sh
+	@BRAID_TEST_LONG=1 $(PYTEST) --timeout 3600 $(ARGS)
 
 lint: setup ## check style and types
 	@$(BIN)/ruff check .

@@ -36,6 +36,7 @@ def braid(
     command: list[str | Path] = [
         sys.executable, "-m", "braidmq.cli.main", "serve", "--data-dir", directory / "data", "--durability", durability,
         "--ready-file", ready, "--retention-bytes", "0",
+        "--admin-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--health-listen", "127.0.0.1:0",
     ]  # fmt: skip
     for protocol in protocols:
         command += ["--listen", f"{protocol}://127.0.0.1:0"]

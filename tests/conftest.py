@@ -1,9 +1,10 @@
-"""What tests share: a broker as users run it, both implementations of the hot path, and how long a proof runs."""
+"""What tests share: how they are spread over processes, a broker as users run it, both hot paths, and how long a proof runs."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,12 +14,49 @@ import pytest
 from running_broker import RunningBroker, StartBroker
 from toolchain import compiler_exists
 
+pytest_plugins = ["braidmq.testing.plugin"]
+"""As users have it from the installed package; here also where the installed one is older than the tree."""
+
 LONG = os.environ.get("BRAID_TEST_LONG") == "1"
 
 # How long an example takes depends on what else the machine does, so it is no reason to fail.
 hypothesis.settings.register_profile("short", deadline=None)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile("long" if LONG else "short")
+
+# Hundreds of brokers are started: none of them should compile the same sources again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+
+# --- processes
+
+TESTS = Path(__file__).parent
+SHARED_BY_FOLDER = {"spark": "spark", "console": "browser"}
+"""What all tests of a folder share, and there should be one of: a Spark session, a browser."""
+SHARED_BY_FIXTURE = {"spark": "spark", "browser": "browser", "page": "browser"}
+"""The same for tests elsewhere, by the fixture they take."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say what has to run in one process (`--dist loadgroup`): tests with the same Spark session, browser, or module's fixture."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+            group = _group(item)
+            if group is not None:
+                item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Function) -> str | None:
+    for fixture in item.fixturenames:
+        if fixture in SHARED_BY_FIXTURE:
+            return SHARED_BY_FIXTURE[fixture]
+    path = item.path.relative_to(TESTS)
+    if path.parts[0] in SHARED_BY_FOLDER:
+        return SHARED_BY_FOLDER[path.parts[0]]
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    shares_module = any(definition.scope in ("class", "module") for [*_, definition] in definitions)
+    return path.as_posix() if shares_module else None
 
 
 @pytest.fixture

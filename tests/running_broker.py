@@ -1,4 +1,4 @@
-"""A broker as users run it: `braid serve` in a process of its own, on a free port, ready when its ready file says so."""
+"""A broker as users run it: `braid serve` in a process of its own, on ports of its own, ready when its ready file says so."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from held_port import HeldPort
 
-START_SECONDS_MAX = 30.0
-STOP_SECONDS_MAX = 10.0
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 30.0
 _POLL_SECONDS = 0.01
+_ANY_PORT = "127.0.0.1:0"
+
+WEB = ("admin", "metrics", "health")
+NO_WEB = tuple(f"--no-{name}-enabled" for name in WEB)
+"""Flags of a broker without HTTP ports, which are fixed ones by default; tests that want one ask for it, at any free port."""
 
 
 @dataclass
@@ -29,6 +35,8 @@ class RunningBroker:
     addresses: dict[str, str] = field(default_factory=dict)
     """What the ready file says, by protocol."""
     _process: subprocess.Popen[bytes] | None = None
+    _ports: list[HeldPort] = field(default_factory=list)
+    """Its own for as long as this object lives, also between two runs of the broker."""
 
     @property
     def address(self) -> str:
@@ -54,13 +62,18 @@ class RunningBroker:
         return self.data_dir.with_name(self.data_dir.name + ".log")
 
     def start(self) -> None:
-        """Start it and wait until it accepts connections."""
+        """Start it and wait until it accepts connections. Where a flag asks for any port, it is the same one every time."""
         ready_file = self.data_dir.with_name(self.data_dir.name + ".ready")
         ready_file.unlink(missing_ok=True)
-        listen = () if any(flag.startswith("--listen") for flag in self.flags) else ("--listen", "flymq://127.0.0.1:0")
+        listen = () if any(flag.startswith("--listen") for flag in self.flags) else ("--listen", f"flymq://{_ANY_PORT}")
         if "flymq" in self.addresses and listen:
             listen = ("--listen", f"flymq://{self.addresses['flymq']}")
+        listen = tuple(self._with_port(flag) for flag in listen)
+        self.flags = tuple(self._with_port(flag) for flag in self.flags)
         command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(self.data_dir), "--ready-file", str(ready_file)]
+        for name in WEB:
+            if not any(flag.startswith(f"--{name}-") for flag in self.flags):
+                command.append(f"--no-{name}-enabled")
         # Settings of the person who runs the tests are none of the tests' business.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("BRAID_", "FLYMQ_"))}
         with self._log_path.open("ab") as log:
@@ -76,6 +89,12 @@ class RunningBroker:
                 pytest.fail(f"the broker was not ready after {START_SECONDS_MAX:g} s:\n{self.log}")
             time.sleep(_POLL_SECONDS)
         self.addresses = json.loads(ready_file.read_text())
+
+    def _with_port(self, flag: str) -> str:
+        if _ANY_PORT not in flag:
+            return flag
+        self._ports.append(HeldPort())
+        return flag.replace(_ANY_PORT, self._ports[-1].address)
 
     def signal(self, number: int) -> None:
         assert self._process is not None

@@ -18,7 +18,7 @@ LINES_MAX = 600
 
 RANKS = {
     "base": 0, "hot": 1, "wire": 2, "log": 3, "security": 4, "schemas": 4, "broker": 5, "cluster": 6, "server": 7, "client": 7,
-    "admin": 8, "spark": 8, "cli": 9,
+    "admin": 8, "spark": 8, "cli": 9, "testing": 9,
 }  # fmt: skip
 """Imports go from a layer to itself or to one of lower rank."""
 CLIENT_MAY_IMPORT = {"client", "log", "wire", "hot", "base"}

@@ -125,6 +125,7 @@ def test_limits_of_what_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STAGES_BYTES_MAX", 4 * size)
     monkeypatch.setattr(limits, "STAGE_BATCHES_MAX", 3)
     monkeypatch.setattr(limits, "STAGE_WRITERS_REMEMBERED", 2)
+    monkeypatch.setattr(limits, "STAGE_PLANS_REMEMBERED", 2)
 
     async def script(broker: Broker) -> None:
         stages = broker.stages
@@ -144,6 +145,10 @@ def test_limits_of_what_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
         for writer in ("a", "b", "c"):
             await stages.publish(writer, 7, [])
         assert [stages.status(writer, 7).published for writer in ("a", "b", "c")] == [False, True, True]
+        for group in ("a", "b", "c"):
+            stages.plan(group, "me", [("out", 0, 1)])
+        assert [len(stages.planned(group, "me")) for group in ("a", "b", "c")] == [0, 1, 1]
+        assert stages.planned("c", "you") == [], "of others it is none of their business"
 
     run_broker(script)
 

@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from running_broker import StartBroker
+from running_broker import NO_WEB, StartBroker
 
 from braidmq import __version__, hot
 from braidmq.base.config import Config, load_config
@@ -58,7 +58,7 @@ def test_a_running_broker_shows_its_banner_and_its_settings(start_broker: StartB
 
 def refused(*flags: str) -> tuple[int, str]:
     """Status and complaint of a broker that does not start. It runs in a process of its own, because it sets up logging."""
-    command = [sys.executable, "-m", "braidmq", "serve", *flags]
+    command = [sys.executable, "-m", "braidmq", "serve", *NO_WEB, *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stderr
 

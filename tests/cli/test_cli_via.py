@@ -63,6 +63,7 @@ def test_a_blipmq_message_may_have_headers_and_a_time_to_live(server: RunningBro
 def test_fq_takes_messages_with_a_route(server: RunningBroker) -> None:
     done = braid("produce", "logs", "--key-separator", ":", *via(server, "fq"), feed=b"web.access:GET\nweb.error:oops\n")
     assert done.returncode == Exit.OK, done.stderr
+    assert b"2 messages read by the broker" in done.stderr and b"acknowledged" not in done.stderr, "fq acknowledges nothing"
     assert [(key, value) for key, value, _ in stored(server, "logs", 2)] == [(b"web.access", b"GET"), (b"web.error", b"oops")]
 
 

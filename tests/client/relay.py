@@ -116,7 +116,8 @@ class Relay:
 
 def only_documented(op: int) -> bool:
     """What a server rejects that knows only the documented opcodes."""
-    return op in (Op.PRODUCE_BATCH, Op.FETCH_BATCHES, Op.TXN_OFFSETS) or Op.GROUP_JOIN <= op <= Op.ACCOUNT_ADMIN
+    own = op in (Op.PRODUCE_BATCH, Op.FETCH_BATCHES, Op.TXN_OFFSETS) or Op.GROUP_JOIN <= op <= Op.ACCOUNT_ADMIN
+    return own or Op.DOCUMENT <= op < Op.ERROR
 
 
 def _give_own(client: socket.socket, owed: deque[bytes | None]) -> None:

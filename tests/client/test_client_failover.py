@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Iterator
 
 import pytest
+from held_port import HeldPort
 from relay import Relay
 
 from braidmq.client import BraidError, connect, sync
@@ -16,9 +16,9 @@ from braidmq.client import BraidError, connect, sync
 @pytest.fixture
 def dead() -> Iterator[str]:
     """An address that refuses connections, and that nobody else gets in the meantime."""
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{reserved.getsockname()[1]}"
+    held = HeldPort()
+    yield held.address
+    held.close()
 
 
 def test_a_dead_address_is_passed_over(server: str, topic: str, dead: str) -> None:

@@ -47,6 +47,7 @@ def test_known_answer() -> None:
     "stored",
     ["", "x", "scrypt$", hash_password("x", CHEAP)[:-1], hash_password("x", CHEAP).replace("ln=4", "ln=63"),
      hash_password("x", CHEAP).replace("r=8", "r=99"), hash_password("x", CHEAP).replace("p=1", "p=0")],
+    ids=["empty", "a letter", "a name alone", "cut short", "ln=63", "r=99", "p=0"],
 )  # fmt: skip
 def test_a_damaged_hash_is_a_wrong_password(stored: str) -> None:
     assert not verify_password("x", stored, CHEAP)

@@ -162,7 +162,7 @@ def test_a_client_that_writes_and_never_reads_is_closed_and_others_are_not_held_
 
 
 async def _sessions(broker: BlipMQBroker) -> int:
-    return sum(len(listener.sessions) for listener in broker.server._listeners)
+    return sum(len(listener.sessions) for listener in broker.server.listeners)
 
 
 def test_replies_that_nobody_reads_stop_the_reading() -> None:
@@ -180,7 +180,7 @@ def test_replies_that_nobody_reads_stop_the_reading() -> None:
 
 
 async def _unsent(broker: BlipMQBroker) -> int:
-    return max(session.unsent for listener in broker.server._listeners for session in listener.sessions)
+    return max(session.unsent for listener in broker.server.listeners for session in listener.sessions)
 
 
 # --- many clients

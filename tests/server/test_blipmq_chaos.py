@@ -157,4 +157,4 @@ def test_the_sockets_of_this_test_are_plain() -> None:
         peer.subscribe("t", 1)
         assert peer.socket.type == socket.SOCK_STREAM
         peer.reset()
-        until(lambda: not broker.server._listeners[0].sessions, "the broker notices")
+        until(lambda: not broker.server.listeners[0].sessions, "the broker notices")

@@ -116,6 +116,7 @@ def test_a_compressed_payload_travels_as_it_is_to_who_takes_it(
         (b"x", "none", ErrorCode.PROTOCOL_ERROR),
         (b"x", "", ErrorCode.PROTOCOL_ERROR),
     ],
+    ids=["no gzip", "cut short", "more behind it", "too large", "zstd", "none", "no name"],
 )
 def test_a_payload_that_cannot_be_expanded_is_refused(publisher: BlipMQPeer, payload: bytes, name: str, code: int) -> None:
     assert publisher.refused(Publish(new_name(), payload, 1, 0, "m"), compression=name) == code

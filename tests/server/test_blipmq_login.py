@@ -284,7 +284,7 @@ def test_a_certificate_is_as_good_as_a_key(tmp_path: Path) -> None:
             assert len(ann.receive_many(2)) == 2
         with BlipMQPeer(address, tls=authority.client(authority.issue("stranger"))) as stranger:
             assert stranger.refused(Ping(1)) == FAILED
-        until(lambda: not broker.server._listeners[2].sessions, "both are gone")
+        until(lambda: not broker.server.listeners[2].sessions, "both are gone")
 
 
 def test_deliveries_count_against_quotas() -> None:

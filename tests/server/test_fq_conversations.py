@@ -342,5 +342,5 @@ def test_the_largest_payload_comes_through() -> None:
 
 
 def test_a_listener_gives_connections_the_time_that_is_documented(broker: FqBroker) -> None:
-    found = [listener for listener in broker.server._listeners if isinstance(listener, FqListener)]
+    found = [listener for listener in broker.server.listeners if isinstance(listener, FqListener)]
     assert found[0].handshake_s == limits.FQ_HANDSHAKE_SECONDS_MAX

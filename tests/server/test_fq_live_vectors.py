@@ -294,7 +294,7 @@ def _keys(broker: FqBroker) -> Callable[[], object]:
     async def keys() -> list[bytes]:
         from braidmq.server.fq_listener import FqListener
 
-        listener = next(each for each in broker.server._listeners if isinstance(each, FqListener))
+        listener = next(each for each in broker.server.listeners if isinstance(each, FqListener))
         return list(listener.clients._by_key)
 
     return keys

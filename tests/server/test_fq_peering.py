@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from fq_peer import LOCAL, FqBroker, FqPeer, closed, eventually, request, stats
+from held_port import HeldPort
 from test_server_tls import Authority
 
 from braidmq.base.config_links import Upstream
@@ -17,13 +19,6 @@ from braidmq.wire.fq.messages import Message
 from braidmq.wire.fq.modes import Mode, read_opening
 
 NODE_A, NODE_B, NODE_C = bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)), bytes((10, 0, 0, 3))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def upstream(port: int, exchange: str = "ex", **more: object) -> Upstream:
@@ -42,10 +37,10 @@ def linked(broker: FqBroker, count: int = 1) -> None:
 
 @pytest.fixture
 def both_ways() -> Iterator[tuple[FqBroker, FqBroker]]:
-    ports = free_port(), free_port()
+    ports = HeldPort(), HeldPort()
     with (
-        FqBroker(port=ports[0], fq_node_id="10.0.0.1", fq_upstreams=(upstream(ports[1]),)) as first,
-        FqBroker(port=ports[1], fq_node_id="10.0.0.2", fq_upstreams=(upstream(ports[0]),)) as second,
+        FqBroker(port=ports[0].number, fq_node_id="10.0.0.1", fq_upstreams=(upstream(ports[1].number),)) as first,
+        FqBroker(port=ports[1].number, fq_node_id="10.0.0.2", fq_upstreams=(upstream(ports[0].number),)) as second,
     ):
         linked(first)
         linked(second)
@@ -92,16 +87,16 @@ def test_records_of_other_protocols_travel_too(both_ways: tuple[FqBroker, FqBrok
         assert data.receive(1) == [Message(b"ex", b"key", bytes(16), b"value", b"anonymous", (NODE_B, NODE_A))]
 
 
-def test_a_ring_of_three(tmp_path: Path) -> None:
-    ports = [free_port() for _ in range(3)]
+def test_a_ring_of_three() -> None:
+    ports = [HeldPort() for _ in range(3)]
     brokers = [
-        FqBroker(port=ports[number], fq_node_id=f"10.0.0.{number + 1}", fq_upstreams=(upstream(ports[number - 1]),))
+        FqBroker(port=ports[number].number, fq_node_id=f"10.0.0.{number + 1}", fq_upstreams=(upstream(ports[number - 1].number),))
         for number in range(3)
     ]
-    with brokers[0], brokers[1], brokers[2]:
+    with brokers[0], brokers[1], brokers[2], ExitStack() as open_peers:
         for broker in brokers:
             linked(broker)
-        peers = [FqPeer(broker.fq) for broker in brokers]
+        peers = [open_peers.enter_context(FqPeer(broker.fq)) for broker in brokers]
         sockets = []
         for peer in peers:
             peer.bind(b"ex")
@@ -112,13 +107,11 @@ def test_a_ring_of_three(tmp_path: Path) -> None:
             assert sorted(data.payloads(3)) == [b"0", b"1", b"2"]
         sockets[0].publish(b"ex", b"", b"end")
         assert [data.receive(1)[0].hops[:-1] for data in sockets] == [(NODE_A,), (NODE_B, NODE_A), (NODE_C, NODE_B, NODE_A)]
-        for peer in peers:
-            peer.close()
 
 
 def test_a_link_comes_up_again_and_a_permanent_queue_has_kept_what_was_missed() -> None:
-    port = free_port()
-    link = upstream(port, queue="link-queue", queue_type="disk:public,permanent,drop", permanent=True)
+    held = HeldPort()
+    link = upstream(held.number, queue="link-queue", queue_type="disk:public,permanent,drop", permanent=True)
     from braidmq.base.disk_faulty import FaultyDisk
 
     disk = FaultyDisk()
@@ -126,11 +119,11 @@ def test_a_link_comes_up_again_and_a_permanent_queue_has_kept_what_was_missed() 
         peer.bind(b"ex")
         data = peer.data()
         for life in range(2):
-            with FqBroker(disk, port=port, fq_node_id="10.0.0.1") as above, FqPeer(above.fq) as publisher:
+            with FqBroker(disk, port=held.number, fq_node_id="10.0.0.1") as above, FqPeer(above.fq) as publisher:
                 linked(above)
                 publisher.data().publish(b"ex", b"", b"life %d" % life)
                 assert data.payloads(1) == [b"life %d" % life]
-    with FqBroker(disk, port=port, fq_node_id="10.0.0.1") as above, FqPeer(above.fq) as publisher:
+    with FqBroker(disk, port=held.number, fq_node_id="10.0.0.1") as above, FqPeer(above.fq) as publisher:
         publisher.data().publish(b"ex", b"", b"meanwhile")
         eventually(lambda: publisher.figures("routed"), (1,))
         with FqBroker(fq_node_id="10.0.0.2", fq_upstreams=(link,)) as below:
@@ -141,7 +134,8 @@ def test_a_link_comes_up_again_and_a_permanent_queue_has_kept_what_was_missed() 
 
 
 def test_rows_of_the_same_place_share_connections_and_a_refused_bind_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    port = free_port()
+    held = HeldPort()
+    port = held.number
     rows = (upstream(port, "one"), upstream(port, "two", program=""), upstream(port, "three", program="nonsense"))
     with FqBroker(port=port, fq_node_id="10.0.0.1") as above, FqBroker(fq_node_id="10.0.0.2", fq_upstreams=rows) as below:
         eventually(lambda: [len(queue.bindings) for queue in above.server.broker.fq.all()], [2])

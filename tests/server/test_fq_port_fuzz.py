@@ -132,7 +132,7 @@ def test_a_client_that_asks_and_never_reads_is_held_up_alone(broker: FqBroker) -
             for _ in range(200):
                 deaf.socket.sendall(b"\xc7\xa7" * 10_000)
         assert other.status() == {"dropped_in": 0}
-        sessions = [s for listener in broker.server._listeners for s in listener.sessions]
+        sessions = [s for listener in broker.server.listeners for s in listener.sessions]
         assert max(session.unsent for session in sessions) < 16 << 20
 
 

@@ -366,7 +366,7 @@ def test_a_publisher_that_leaves_while_it_is_blocked_has_published() -> None:
 
 
 async def _clients(broker: FqBroker) -> Clients:
-    return next(listener.clients for listener in broker.server._listeners if isinstance(listener, FqListener))
+    return next(listener.clients for listener in broker.server.listeners if isinstance(listener, FqListener))
 
 
 # --- coming and going

@@ -141,7 +141,7 @@ def test_a_connection_remembers_so_many_groups(monkeypatch: pytest.MonkeyPatch) 
         peer.ask(flymq.Commit("t", "c", 0, 1))
         peer.ask(flymq.Commit("t", "a", 0, 1))
         until(lambda: len(events(peer, "offset.commit", "t:a")) == 2, "forgotten, and so written down anew")
-        (session,) = broker.server._listeners[0].sessions
+        (session,) = broker.server.listeners[0].sessions
         assert len(session._commits) == 2
 
 

@@ -71,6 +71,7 @@ REQUESTS: dict[Op, flymq.Request] = {
         flymq.StageStatus("rights", 2),
         flymq.StageList(),
         flymq.TopicPlaces(("secret",)),
+        flymq.GroupPlan("g", (TopicOffset("secret", 0, 0),)),
         flymq.AuditQuery(FILTER),
         flymq.AuditExport(FILTER, "json"),
         flymq.RoleCreate("new-role", ("read",)),

@@ -201,3 +201,19 @@ def test_a_replay_is_no_way_around_the_schema(peer: Peer) -> None:
     assert peer.ask(flymq.RegisterSchema(schema, "json", b'{"type":["object","array"]}', "none")).version == 2
     assert peer.ask(flymq.ReplayDlq(topic, all=True)).count == 2
     assert values(peer, topic) == [b"[1]", b"[2]"] and peer.ask(flymq.FetchDlq(topic, 10)).items == ()
+
+
+def test_a_replay_keeps_to_the_partition_that_the_producer_chose(peer: Peer) -> None:
+    """Without a key nothing else says where the record belongs, and what comes before and after it is there."""
+    topic = peer.create(new_topic("placed"), 3, schema="s", schema_rule="dead-letter")
+    batches = [flymq.ProduceBatch(topic, 2, batch(BAD, GOOD)) for _ in range(2)]
+    transaction = peer.ask(flymq.TxnBegin()).id
+    peer.ask_all(
+        flymq.Produce(topic, b"", BAD, 2), flymq.ProduceWithTtl(topic, BAD, 3_600_000, partition=2),
+        flymq.ProduceDelayed(topic, BAD, 1, partition=2), flymq.TxnProduce(transaction, topic, BAD, partition=2), *batches,
+    )  # fmt: skip
+    assert peer.ask(flymq.TxnCommit(transaction)).success
+    until(lambda: len(peer.ask(flymq.FetchDlq(topic, 10)).items) == 6, "all six became letters")
+    peer.ask(flymq.TopicConfig(topic, (("schema", ""),)))
+    assert peer.ask(flymq.ReplayDlq(topic, all=True)).count == 6
+    assert [len(peer.fetch_all(topic, partition)) for partition in range(3)] == [0, 0, 8]

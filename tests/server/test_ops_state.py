@@ -132,6 +132,6 @@ def test_a_connection_remembers_so_many_topics(monkeypatch: pytest.MonkeyPatch) 
             for name in "abcd":
                 peer.produce(name, b"1", b"2")
         assert all(len(peer.fetch_all(name)) == 6 for name in "abcd")
-        (session,) = until(lambda: list(broker.server._listeners[0].sessions), "the connection")
+        (session,) = until(lambda: list(broker.server.listeners[0].sessions), "the connection")
         assert session._own_routes is not None and 0 < len(session._own_routes) <= 2
         assert len(broker.server.broker.routes) == 4, "which everybody would use if nobody had to log in"

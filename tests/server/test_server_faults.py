@@ -220,7 +220,7 @@ def test_a_deletion_is_finished_even_if_its_client_is_gone() -> None:
         try:
             leaving.send(leaving.encode(DeleteTopic("t")))
             assert gate.waiting.wait(20)
-            sessions = broker.server._listeners[0].sessions
+            sessions = broker.server.listeners[0].sessions
             leaving.reset()
             until(lambda: len(sessions) == 1, "the broker noticed that the client is gone")
         finally:

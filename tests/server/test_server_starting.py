@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from flymq_peer import Peer, until
-from running_broker import RunningBroker, StartBroker
+from running_broker import NO_WEB, RunningBroker, StartBroker
 
 from braidmq.base.config_listen import PORTS
 from braidmq.server.app import LISTENERS
@@ -22,7 +22,7 @@ from braidmq.wire.flymq import Commit, CreateTopic, ErrorReply, ListTopics, Meta
 def _serve(tmp_path: Path, *flags: str, data_dir: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a broker that is expected to end by itself."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("BRAID_", "FLYMQ_"))}
-    command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(data_dir or tmp_path / "data"), *flags]
+    command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(data_dir or tmp_path / "data"), *NO_WEB, *flags]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 

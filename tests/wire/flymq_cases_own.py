@@ -76,6 +76,7 @@ OWN = [
         flymq.StageState(False, 1, 3, 9), "00.00000001.00000003.0000000000000009"),
     Own(flymq.StageList(), "", flymq.StagedEpochs((flymq.StagedEpoch("w", 3, "o", 9, 1, 2, 5),)),
         "00000001.000177.0000000000000003.00016f.0000000000000009.00000001.00000002.0000000000000005"),
+    Own(flymq.GroupPlan("g", _OFFSETS), "000167." + _OFFSETS_HEX, flymq.Ok(), _OK),
     Own(flymq.TopicPlaces(("t", "u")), "00000002.000174.000175",
         flymq.Places((flymq.TopicPlace("t", 7, (flymq.PartitionPlace(1, 2, 3),)),)),
         "00000001.000174.0000000000000007.00000001.0000000000000001.0000000000000002.0000000000000003"),
@@ -108,6 +109,12 @@ OWN = [
     Own(flymq.PipelineReport("p", 3, b"{}", (("info", "t"),)), "000170.00000003.000000027b7d.00000001.0004696e666f.000174",
         flymq.PipelineDesired("stop"), "000473746f70"),
     Own(flymq.PipelineEnd("p", 3, "failed", "r"), "000170.00000003.00066661696c6564.000172", flymq.Ok(), _OK),
+    Own(flymq.Document("status"), "0006737461747573", flymq.DocumentText(b"{}"), "000000027b7d"),
+    Own(flymq.BackupBegin(), "", flymq.BackupFiles("b", "1", True, (flymq.BackupFile("f", 9),)),
+        "000162.000131.01.00000001.000166.0000000000000009"),
+    Own(flymq.BackupRead("b", "f", 7, 2), "000162.000166.0000000000000007.00000002",
+        flymq.BackupPiece(b"ab"), "000000026162"),
+    Own(flymq.BackupEnd("b"), "000162", flymq.Ok(), _OK),
 ]  # fmt: skip
 
 OWN_REQUESTS: list[Request] = [own.request for own in OWN]

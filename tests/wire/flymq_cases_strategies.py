@@ -89,6 +89,7 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.StageStatus, texts, i64s),
     st.builds(flymq.StageList),
     st.builds(flymq.TopicPlaces, _listed),
+    st.builds(flymq.GroupPlan, texts, _topic_offsets),
     st.builds(flymq.ClusterJoin, texts),
     st.builds(flymq.ClusterLeave),
     st.builds(flymq.ClusterStatus),
@@ -326,6 +327,7 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
         flymq.Transactions, several(st.builds(flymq.Transaction, texts, texts, texts, i64s, u32s))
     ),
     Op.STAGE_BATCH: _stage_states,
+    Op.GROUP_PLAN: _oks,
     Op.STAGE_PUBLISH: st.builds(flymq.StagePublished, bools),
     Op.STAGE_ABORT: _stage_states,
     Op.STAGE_STATUS: _stage_states,
@@ -381,6 +383,12 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     Op.AUDIT_EXPORT: _documents,
     Op.AUDIT_QUERY_SDK: _pages,
     Op.AUDIT_EXPORT_SDK: st.builds(flymq.AuditDocument, blobs),
+    Op.DOCUMENT: st.builds(flymq.DocumentText, blobs),
+    Op.BACKUP_BEGIN: st.builds(
+        flymq.BackupFiles, texts, texts, bools, several(st.builds(flymq.BackupFile, texts, u64s))
+    ),
+    Op.BACKUP_READ: st.builds(flymq.BackupPiece, blobs),
+    Op.BACKUP_END: _oks,
 }
 RESPONSE_OPS = tuple(_responses)
 RESPONSES = st.one_of(*(st.tuples(st.just(op), strategy) for op, strategy in _responses.items()))

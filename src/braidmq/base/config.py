@@ -24,7 +24,7 @@ from braidmq.base.config_flymq import (
     flymq_boolean,
 )
 from braidmq.base.config_kinds import nearest
-from braidmq.base.config_listen import Listen, parse_listen
+from braidmq.base.config_listen import HttpListen, Listen, parse_listen
 from braidmq.base.config_settings import BY_KEY, CLIENT_PREFIX, ENV_PREFIX, OTHER_VARIABLES, SETTINGS, Config, Origin, Setting
 from braidmq.base.errors import BraidError
 
@@ -129,7 +129,8 @@ class _Loader:
             origins=MappingProxyType(origins),
         )
         config = self._with_flymq_tls(config)
-        tls = [listen for listen in config.listen if listen.tls]
+        listeners: list[Listen | HttpListen] = [*config.listen, *config.web_listeners.values()]
+        tls = [listen for listen in listeners if listen.tls]
         if tls and not (config.tls_cert_file and config.tls_key_file):
             reason = f"{tls[0]} needs both tls_cert_file and tls_key_file"
             raise BraidError("CONFIG_INVALID_VALUE", key="listen", origin=str(config.origins["listen"]), reason=reason)

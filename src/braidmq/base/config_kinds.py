@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from braidmq.base.config_keys import ApiKey, parse_api_key
 from braidmq.base.config_links import FederationLink, Upstream, parse_federation_link, parse_upstream
-from braidmq.base.config_listen import Listen, parse_listen
+from braidmq.base.config_listen import HttpListen, Listen, parse_http_listen, parse_listen
 
 T = TypeVar("T")
 S = TypeVar("S", bound=str)
@@ -307,6 +307,33 @@ def listeners() -> Kind[tuple[Listen, ...]]:
         "?dialect=auto|documented|v126"
     )
     return Kind("listeners", takes, read, _show_all, repeats=True)
+
+
+def http_listener(usual_port: int) -> Kind[HttpListen]:
+    """Where an HTTP server listens."""
+
+    def read(value: object) -> HttpListen:
+        if isinstance(value, HttpListen):
+            return value
+        return parse_http_listen(_read_text(value), usual_port)
+
+    return Kind("listener", "host:port, with https:// before it for TLS; port 0 picks a free port", read, str)
+
+
+def host_names() -> Kind[tuple[str, ...]]:
+    """Any number of host names: a list, or text with commas."""
+
+    def read(value: object) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(_host_name(_read_text(item)) for item in _items(value)))
+
+    return Kind("names", "host names, or * for any", read, _show_all, repeats=True)
+
+
+def _host_name(text: str) -> str:
+    name = text.strip().lower().removesuffix(".")
+    if name != "*" and (not name or any(not (c.isalnum() or c in "-._") for c in name)):
+        raise ValueError(f"`{text}` is not a host name; write it without scheme and port")
+    return name
 
 
 def api_keys() -> Kind[tuple[ApiKey, ...]]:

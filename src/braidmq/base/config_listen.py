@@ -48,6 +48,35 @@ class Listen:
         return f"{self.scheme}://{self.address}{query}"
 
 
+@dataclass(frozen=True, slots=True)
+class HttpListen:
+    """Where one of the HTTP servers listens; `https` is the same behind TLS."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def tls(self) -> bool:
+        return self.scheme == "https"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def parse_http_listen(text: str, usual_port: int) -> HttpListen:
+    """`host:port`, or with `http://` or `https://` before it; `ValueError` says what is wrong with it."""
+    scheme, separator, rest = text.strip().partition("://")
+    if not separator:
+        scheme, rest = "http", text.strip()
+    scheme = scheme.lower()
+    if scheme not in ("http", "https"):
+        raise ValueError(f"unknown scheme `{scheme}`; this listener is http:// or https://")
+    host, port = split_address(rest.removesuffix("/"), usual_port)
+    return HttpListen(scheme, host, port)
+
+
 def parse_listen(text: str) -> Listen:
     """The listener that `text` names; `ValueError` says what is wrong with it."""
     scheme, separator, rest = text.strip().partition("://")

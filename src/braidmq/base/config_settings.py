@@ -22,7 +22,7 @@ from braidmq.base import limits
 from braidmq.base.config_keys import ApiKey
 from braidmq.base.config_kinds import Kind
 from braidmq.base.config_links import FederationLink, Upstream
-from braidmq.base.config_listen import PORTS, Listen
+from braidmq.base.config_listen import PORTS, HttpListen, Listen
 
 T = TypeVar("T")
 
@@ -315,6 +315,27 @@ class Config:
     fq_http: bool = _setting(True, kinds.boolean(), "Whether fq ports answer HTTP: `/submit`, `/stats.json` and files.")
     fq_web_root: str | None = _setting(None, kinds.optional_path(), "Directory of the files that fq ports answer HTTP with.")
 
+    admin_enabled: bool = _setting(True, kinds.boolean(), "Whether the admin API and the web console are served.")
+    admin_listen: HttpListen = _setting(
+        HttpListen("http", "127.0.0.1", 9096), kinds.http_listener(9096), "Where the admin API and the web console are served."
+    )
+    admin_hosts: tuple[str, ...] = _setting(
+        (),
+        kinds.host_names(),
+        "Names under which browsers reach the admin API, besides `localhost`, this machine's name and addresses. `*` is any name.",
+    )
+    metrics_enabled: bool = _setting(True, kinds.boolean(), "Whether metrics are served.")
+    metrics_listen: HttpListen = _setting(
+        HttpListen("http", "127.0.0.1", 9094), kinds.http_listener(9094), "Where Prometheus finds `/metrics`."
+    )
+    health_enabled: bool = _setting(True, kinds.boolean(), "Whether health is served.")
+    health_listen: HttpListen = _setting(
+        HttpListen("http", "127.0.0.1", 9095), kinds.http_listener(9095), "Where `/live`, `/ready` and `/health` are."
+    )
+    tracing_enabled: bool = _setting(
+        False, kinds.boolean(), "Whether spans are made, with the OpenTelemetry that is set up in the process."
+    )
+
     log_level: LogLevel = _setting("info", kinds.choice("debug", "info", "warn", "error"), "Least important line that is logged.")
     log_format: LogFormat = _setting("text", kinds.choice("text", "json"), "Form of log lines on standard error.")
 
@@ -322,6 +343,16 @@ class Config:
     """Where each value came from, by key."""
     warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """What the loader accepted but will not do; shown to the operator at start."""
+
+    @property
+    def web_listeners(self) -> dict[str, HttpListen]:
+        """The HTTP servers that are switched on, by name."""
+        servers = {
+            "admin": (self.admin_enabled, self.admin_listen),
+            "metrics": (self.metrics_enabled, self.metrics_listen),
+            "health": (self.health_enabled, self.health_listen),
+        }
+        return {name: listen for name, (enabled, listen) in servers.items() if enabled}
 
     @property
     def fq_node(self) -> bytes:

@@ -105,6 +105,10 @@ class Disk(Protocol):
 
     def rename(self, old: str, new: str) -> None: ...
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name on the same file system: it grows under both, and stays until both are gone."""
+        ...
+
     def remove_file(self, path: str) -> None:
         """Remove the file; fine when it is already gone."""
         ...

@@ -45,6 +45,7 @@ from braidmq.base.disk_platter import (
     Truncate,
     Unsynced,
     Write,
+    count_names,
     files_below,
     overwrite,
     power_up,
@@ -57,7 +58,9 @@ from braidmq.base.disk_platter import (
 _PAGE_BYTES: Final = 4096
 _PLENTY_BYTES: Final = 1 << 50
 
-Operation = Literal["create", "write", "sync", "truncate", "rename", "remove", "make_directory", "sync_directory", "read", "map"]
+Operation = Literal[
+    "create", "write", "sync", "truncate", "rename", "link", "remove", "make_directory", "sync_directory", "read", "map"
+]
 _UNCHANGING: Final = frozenset({"read", "map"})
 
 
@@ -235,9 +238,11 @@ class FaultyDisk:
             if power:
                 settle_names(copied.changes, mode, rng)
                 power_up(successor._root, mode, rng)
+                count_names(successor._root)
             else:
                 successor._name_changes = copied.changes
-            successor._used_bytes = sum(len(file.seen) for file in files_below(successor._root))
+            found = {id(file): len(file.seen) for file in files_below(successor._root)}
+            successor._used_bytes = sum(found.values())
             return successor
 
     # --- files for appending
@@ -361,6 +366,16 @@ class FaultyDisk:
             if isinstance(target, File):
                 self._unlink(target)
             self._change_names(NameChange(((old_parent, old_name, None), (new_parent, new_name, node))))
+
+    def link(self, old: str, new: str) -> None:
+        file = self._file(old)
+        self._enter("link", old)
+        with self._guard:
+            if self._find(new) is not None:
+                raise _error(errno.EEXIST, new)
+            parent, name = self._parent(new)
+            file.names += 1
+            self._change_names(NameChange(((parent, name, file),)))
 
     def remove_file(self, path: str) -> None:
         if not self.exists(path):
@@ -534,8 +549,10 @@ class FaultyDisk:
         self._name_changes.append(change)
 
     def _unlink(self, file: File) -> None:
-        self._account(file, -len(file.seen))
-        file.linked = False
+        file.names -= 1
+        if not file.names:
+            self._account(file, -len(file.seen))
+            file.linked = False
 
 
 def _parts(path: str) -> list[str]:

@@ -36,6 +36,7 @@ class File:
     seen: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     unsynced: list[Write | Truncate] = field(default_factory=list)
+    names: int = 1
     linked: bool = True
     """Whether a name leads to it; without one it takes no space."""
 
@@ -166,6 +167,15 @@ def power_up(directory: Directory, mode: Unsynced, rng: random.Random) -> None:
             node.linked = True
 
 
+def count_names(root: Directory) -> None:
+    """Let every file know how many names lead to it now."""
+    found = list(files_below(root))
+    for file in found:
+        file.names = 0
+    for file in found:
+        file.names += 1
+
+
 def files_below(directory: Directory) -> Iterator[File]:
     """Every file that a name leads to now."""
     for node in directory.seen.values():
@@ -201,6 +211,7 @@ class TreeCopy:
     def _file(self, node: File) -> File:
         known = self._copies.get(id(node))
         if known is None:
-            known = self._copies[id(node)] = File(bytearray(node.seen), bytearray(node.durable), list(node.unsynced), node.linked)
+            known = File(bytearray(node.seen), bytearray(node.durable), list(node.unsynced), node.names, node.linked)
+            self._copies[id(node)] = known
         assert isinstance(known, File)
         return known

@@ -319,6 +319,9 @@ class RealDisk:
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
 
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
+
     def remove_file(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

@@ -139,6 +139,11 @@ _ROWS: Final = (
               "Run `braid log verify`; restore the segment from a replica or a backup."),
     ErrorSpec("FORMAT_UNSUPPORTED", "{path} at byte {position} needs {feature}, which this build does not read", 501, 7,
               "Use the version that wrote the data."),
+    ErrorSpec("BACKUP_NOT_FOUND", "no such backup: {backup}", 404, 2,
+              "It ended, nobody read of it for too long, or the broker was restarted: begin another."),
+    ErrorSpec("BACKUP_LIMIT", "{limit} backups are being read already", 409, 7, "Wait until one of them is done.", True),
+    ErrorSpec("BACKUP_INVALID", "{path} is no usable backup: {reason}", 422, 7,
+              "Use another backup; `braid verify` says all that is wrong with this one."),
     ErrorSpec("DATA_DIR_LOCKED", "another broker uses {path}", 409, 7, "Stop the other broker, or choose another `--data-dir`."),
     ErrorSpec("DATA_DIR_INVALID", "{path} is not usable as a data directory: {reason}", 500, 7, "Check the path, its owner and its file system."),
     ErrorSpec("ENCRYPTION_KEY_MISSING", "encryption key missing: {reason}", 500, 7,
@@ -180,6 +185,14 @@ _ROWS: Final = (
     ErrorSpec("MALFORMED_HTTP", "cannot read the HTTP request: {reason}", 400, 8, "Send the request line, headers and a body with its length."),
     # --- the broker
     ErrorSpec("CONNECTION_LIMIT", "the broker already serves {limit} connections", 503, 7, "Close idle clients, or raise `max_connections`.", True),
+    ErrorSpec("NOT_READY", "the broker is {state}", 503, 7, "It recovers its log, or stops; `/ready` on the health port says when it is back.", True),
+    # --- the admin API
+    ErrorSpec("NO_SUCH_PATH", "there is nothing at {path}", 404, 8, "`/api/v1/openapi.json` lists every path."),
+    ErrorSpec("METHOD_NOT_ALLOWED", "{path} does not take {method}", 405, 8, "The header Allow names the methods it takes."),
+    ErrorSpec("MEDIA_TYPE", "the body is {given}, not {expected}", 415, 8, "Say with Content-Type what the body is."),
+    ErrorSpec("CROSS_SITE", "request refused: {reason}", 403, 6,
+              "Browsers reach the admin API by a name in `admin_hosts`, and change things only from its own pages."),
+    ErrorSpec("LIVE_LIMIT", "there are already {limit} live streams", 503, 7, "Close some; each page that follows something has one.", True),
     ErrorSpec("INTERNAL", "internal error: {reason}", 500, 7, "This is a bug; the broker's log has the details under the same text."),
     # --- Spark
     ErrorSpec("JAVA_MISSING", "Spark needs Java 17 or newer: {found}. Install it with: {command}", 501, 7,
@@ -193,6 +206,8 @@ _ROWS: Final = (
     # --- Spark
     ErrorSpec("RECORDS_LOST", "{count} records of {topic}/{partition} from offset {start} to before {end} cannot be read: {reason}", 410, 8,
               "Set `failOnDataLoss` to false to go on without them, or keep more: a longer retention, or `holdRetention`."),
+    ErrorSpec("TOPIC_REPLACED", "topic {topic} was {what} while a query was reading it", 410, 8,
+              "Begin with a new checkpoint, or set `failOnDataLoss` to false to go on with what there is now."),
     # --- raised in the client
     ErrorSpec("UNREACHABLE", "no broker answers at {servers}: {reason}", 503, 7, "Check the address, and that `braid serve` runs there.", True),
     ErrorSpec("CONNECTION_LOST", "the connection to {server} broke: {reason}", 503, 7,

@@ -106,6 +106,8 @@ FLUSH_BYTES_TARGET: Final = 8 * MIB
 SEGMENT_BYTES_MIN: Final = 4 * KIB
 SEGMENT_BYTES_MAX: Final = 2 * GIB
 """A segment is mapped whole; more files are cheaper than larger maps."""
+RETENTION_HOLD_BYTES_DEFAULT: Final = 10 * GIB
+"""A partition that a group holds back from retention grows to this; a group that is forgotten must not fill the disk."""
 INDEX_INTERVAL_BYTES: Final = 4 * KIB
 """One index entry for at least so many bytes of log: 0.6 % of the data, at most a page of headers to walk."""
 PRODUCERS_PER_PARTITION_MAX: Final = 10_000
@@ -130,7 +132,7 @@ DECODED_BYTES_AT_ONCE_MAX: Final = 256 * KIB
 
 # --- connections
 RECEIVE_BUFFER_BYTES: Final = 256 * KIB
-"""One shared buffer that every plain connection receives into."""
+"""One buffer a port, that all of its plain connections receive into."""
 REQUEST_BACKLOG_BYTES_MAX: Final = 1 * MIB
 """Unparsed bytes a connection may hold while an earlier request runs; past it, its socket is not read."""
 WRITE_BUFFER_BYTES_HIGH: Final = 4 * MIB
@@ -264,6 +266,8 @@ STAGE_WRITERS_REMEMBERED: Final = 10_000
 """Writers whose last published epoch is known, so that it is not published again; the one silent for longest is forgotten first."""
 STAGE_WRITER_BYTES_MAX: Final = 255
 """It names a writer; thousands of them are remembered."""
+STAGE_PLANS_REMEMBERED: Final = 10_000
+"""Groups of which it is known where they will be when their epoch is published; the one planned longest ago is forgotten first."""
 TTL_MS_MAX: Final = 100 * 365 * 24 * 3600 * 1000
 """A longer time to live is no longer than this: a hundred years and a day in milliseconds still fit everywhere."""
 DELAYED_MESSAGES_MAX: Final = 10_000_000
@@ -278,6 +282,14 @@ REFUSALS_REMEMBERED: Final = 10_000
 """Producers whose newest batch had records that did not fit; the one that was refused longest ago is forgotten first."""
 EXPIRED_SCAN_BYTES_MAX: Final = 8 * MIB
 """How much of the log one read may pass over because it is expired, before others get their turn."""
+
+# --- backups
+BACKUPS_MAX: Final = 4
+"""Backups that are read at the same time; each holds on to files that retention would remove."""
+BACKUP_IDLE_SECONDS_MAX: Final = 600.0
+"""How long a backup is kept of which nothing is read."""
+BACKUP_PIECE_BYTES_MAX: Final = 4 * MIB
+"""Read of a backup at a time."""
 
 # --- fq
 FQ_NAME_BYTES_MAX: Final = 127
@@ -328,6 +340,26 @@ DURABLE_SUBSCRIBERS_MAX: Final = 100_000
 """Subscribers that outlive their connections; each has a place in the memory of the broker and in every snapshot."""
 SUBSCRIBER_FILTERS_MAX: Final = 10_000
 """Filters of one subscriber; each is tried for every topic that comes."""
+
+# --- HTTP: the admin API, metrics and health
+HTTP_CONNECTIONS_MAX: Final = 512
+"""Connections of one HTTP port, live tails included; more are answered 503."""
+HTTP_BODY_BYTES_MAX: Final = 8 * MIB
+"""Body of one request of the admin API; larger records go by the protocols that are made for them."""
+GATE_CALLS_AT_ONCE_MAX: Final = 8
+"""Requests of the admin API that the broker's loop works on at a time; the rest wait in the HTTP thread."""
+GATE_SECONDS_MAX: Final = 60.0
+"""Time in which the broker's loop has to answer the HTTP thread."""
+PAGE_ITEMS_MAX: Final = 10_000
+"""Items of one answer of the admin API; a cursor leads to the next ones."""
+ADMIN_SESSIONS_MAX: Final = 10_000
+"""Logins of the web console that are remembered; past it the one that was used longest ago has to log in again."""
+ADMIN_SESSION_IDLE_SECONDS_MAX: Final = 8 * 3600.0
+"""Silence after which a login of the web console is forgotten."""
+LIVE_STREAMS_MAX: Final = 64
+"""Live tails and live figures at a time: each makes the broker's loop look again and again."""
+REQUEST_ID_CHARACTERS_MAX: Final = 128
+"""A request id that a caller brings along; a longer one is replaced."""
 
 # --- pipelines
 PIPELINES_MAX: Final = 1000

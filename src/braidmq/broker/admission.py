@@ -94,16 +94,16 @@ class Admission:
         """Store a record, or make a dead letter of it; durable when this returns."""
         fault = None if is_open(topic) else await self.fault(topic, value, checked)
         if fault is not None:
-            return await self.bury(topic, key, value, fault, attrs)
+            return await self.bury(topic, partition, key, value, fault, attrs)
         stored = await self._broker.append(topic, partition, key, value, ttl_ms=ttl_ms, attrs=attrs)
         return Stored(topic.name, *stored)
 
-    async def bury(self, topic: Topic, key: bytes, value: bytes, fault: str, attrs: bytes = b"") -> Stored:
-        """Make a dead letter of a record that does not fit."""
+    async def bury(self, topic: Topic, partition: int, key: bytes, value: bytes, fault: str, attrs: bytes = b"") -> Stored:
+        """Make a dead letter of a record that does not fit; `partition` is the one it was meant for, negative for any."""
         letters = self._broker.dead_letters
         timestamp = self._broker.commit.now_ms()
-        partition, offset = await letters.dead_letter(topic.name, key, value, REASON, fault, attrs=attrs)
-        return Stored(letters.topic_name(topic.name), partition, offset, timestamp)
+        place = await letters.dead_letter(topic.name, key, value, REASON, fault, attrs=attrs, partition=partition)
+        return Stored(letters.topic_name(topic.name), *place, timestamp)
 
     async def produce_in_transaction(
         self, transaction_id: str, name: str, partition: int, key: bytes, value: bytes, partitions_of_new: int | None = None,
@@ -118,7 +118,7 @@ class Admission:
                 transaction_id, name, key, value, partition=partition, partitions_of_new=partitions_of_new, by=by
             )
         letters = broker.dead_letters
-        letter = self._letter(topic, key, value, fault, b"")
+        letter = self._letter(topic, partition, key, value, fault, b"")
         dead = await letters.topic_for(name)
         return await broker.transactions.produce(transaction_id, dead.name, key, value, attrs=letter.attrs)
 
@@ -189,15 +189,16 @@ class Admission:
         size = 0
         for at, (number, (key, value, attrs), fault) in enumerate(unfit):
             if number >= done:
-                chosen.append(self._letter(topic, key, value, fault, attrs))
+                chosen.append(self._letter(topic, partition, key, value, fault, attrs))
                 size += chosen[-1].size
             last = at == len(unfit) - 1
             if chosen and (last or len(chosen) >= limits.DELIVERY_RECORDS_MAX or size >= limits.DELIVERY_BYTES_TARGET):
                 await self._broker.dead_letters.send(topic.name, chosen, partial(_refusal, identity, number + 1))
                 chosen, size = [], 0
 
-    def _letter(self, topic: Topic, key: bytes | None, value: bytes, fault: str, attrs: bytes) -> Staged:
-        return self._broker.dead_letters.letter_of(Staged(key or None, value, attrs), topic.name, -1, -1, REASON, fault)
+    def _letter(self, topic: Topic, partition: int, key: bytes | None, value: bytes, fault: str, attrs: bytes) -> Staged:
+        record = Staged(key or None, value, attrs)
+        return self._broker.dead_letters.letter_of(record, topic.name, partition, -1, REASON, fault)
 
     async def _faults(self, topic: Topic, records: Sequence[_Record]) -> dict[int, str]:
         """Why records become dead letters, by their number in the batch; raises where the batch is refused."""

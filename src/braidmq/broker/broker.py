@@ -22,6 +22,7 @@ from braidmq.base.disk import Disk
 from braidmq.base.errors import BraidError
 from braidmq.base.steady_clock import SteadyClock
 from braidmq.broker.admission import Admission, is_open
+from braidmq.broker.backups import Backups
 from braidmq.broker.broker_reads import BrokerReads
 from braidmq.broker.dead_letters import DeadLetters
 from braidmq.broker.delayed import Delayed
@@ -52,6 +53,8 @@ from braidmq.security.audit import audit_settings
 
 _JOURNAL_SEGMENT_BYTES: Final = 16 * limits.MIB
 _WORK_CHECK_SECONDS: Final = 1.0
+_LATE_CHECKS: Final = 4
+"""Intervals after which a check of members comes so late that the broker was not there to hear them."""
 _OPENED_PER_RETENTION: Final = 500
 """Unused partitions opened for retention at a time, so that not all of them are open after one look."""
 _OPENING_STEPS: Final = 5
@@ -121,7 +124,12 @@ class Broker(BrokerReads):
         self.expired_letters = ExpiredLetters(self)
         self.push = Hub(self)
         self.fq = FqQueues(self)
+        self.backups = Backups(self)
+        self.documents: dict[str, Callable[[], Awaitable[Any]]] = {}
+        """What can be asked about the process that the broker runs in, by name. The server fills it."""
         self._housekeeping: list[asyncio.Task[None]] = []
+        self._members_checked_s = 0.0
+        self._members_excused = False
         self._deletions: set[asyncio.Task[bool]] = set()
         self._polls: set[asyncio.Event] = set()
         self._stopping = False
@@ -132,6 +140,7 @@ class Broker(BrokerReads):
         """Recover everything; when this returns, clients may come."""
         self.store.open()
         try:
+            self.backups.remove_leftovers()
             self._time_file.resume()
             await self._keep_time()
             await self._loop.run_in_executor(self._io, self._recover)
@@ -196,6 +205,7 @@ class Broker(BrokerReads):
         for task in self._housekeeping:
             task.cancel()
         await asyncio.gather(*self._housekeeping, *self._deletions, return_exceptions=True)
+        await self.backups.stop()
         await self._finish_work()
         self.commit.flush()
         # Acks of the last cycles are posted to the loop before the syncer ends, so they go out before we go on.
@@ -245,7 +255,13 @@ class Broker(BrokerReads):
         return self._metadata, self._offsets, self.work.journal
 
     async def _check_members(self) -> None:
-        self.coordinator.members.tick()
+        now_s = self._loop.time()
+        late = now_s - self._members_checked_s > _LATE_CHECKS * limits.MEMBERS_CHECK_SECONDS
+        self._members_checked_s = now_s
+        # Where the broker itself was held up, what members said meanwhile is read first, and they are judged the next time.
+        self._members_excused = late and not self._members_excused
+        if not self._members_excused:
+            self.coordinator.members.tick()
 
     async def _check_work(self) -> None:
         """What transactions, delayed messages and dead letters need now and then."""
@@ -294,9 +310,19 @@ class Broker(BrokerReads):
             unknown = self.store.needed_index(name)
             if unknown is not None:
                 await self.beside(unknown.prepare_index)
-            for segment in self.store.apply_retention(name, self.clock.now_ms()):
+            for segment in self.store.apply_retention(name, self.clock.now_ms(), *self._held(name)):
                 await self._loop.run_in_executor(self._io, segment.remove)
         self.security.apply_retention(self.clock.now_ms())
+
+    def _held(self, name: str) -> tuple[int | None, int]:
+        """From where on groups hold a partition back from retention, and up to how many bytes."""
+        area, _, place = name.partition("/")
+        topic = self.topics.by_id(int(place.partition("/")[0])) if area == "topics" else None
+        if topic is None:
+            return None, 0
+        partition = int(place.partition("/")[2])
+        held = [self.groups.committed(topic.id, group, partition) or 0 for group in topic.holders()]
+        return min(held, default=None), topic.hold_bytes
 
     # --- topics
 

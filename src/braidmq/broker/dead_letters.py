@@ -133,13 +133,16 @@ class DeadLetters:
         return record._replace(attrs=encode_attrs([*entries, *kept]))
 
     async def dead_letter(
-        self, topic: str, key: bytes, value: bytes, reason: str, error: str, *, attrs: bytes = b""
+        self, topic: str, key: bytes, value: bytes, reason: str, error: str, *, attrs: bytes = b"", partition: int = -1
     ) -> tuple[int, int]:
-        """Keep a record that never got into its topic; returns partition and offset of the letter once it is durable."""
+        """Keep a record that never got into its topic; returns partition and offset of the letter once it is durable.
+
+        `partition` is where the record should have gone, negative where nobody said: a replay sends it there.
+        """
         letters = await self.topic_for(topic)
-        letter = self.letter_of(Staged(key or None, value, attrs), topic, -1, -1, reason, error)
-        partition, offset, _ = await self._broker.append(letters, -1, key, value, attrs=letter.attrs)
-        return partition, offset
+        letter = self.letter_of(Staged(key or None, value, attrs), topic, partition, -1, reason, error)
+        stored_in, offset, _ = await self._broker.append(letters, -1, key, value, attrs=letter.attrs)
+        return stored_in, offset
 
     async def send(self, origin: str, letters: list[Staged], command: Callable[[int, list[list[Any]]], list[Any]]) -> bool:
         """Make letters, once: `command` is the decision that uses up what they came from; False when it came too late."""

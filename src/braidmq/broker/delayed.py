@@ -261,7 +261,9 @@ class Delayed:
         if attempts >= _ATTEMPTS_MAX:
             self._attempts.pop(number)
             logger.warning("delayed message %d becomes a dead letter: %s", number, error)
-            letter = self._broker.dead_letters.letter_of(record, record.topic, -1, -1, "processing_error", str(error), attempts)
+            letter = self._broker.dead_letters.letter_of(
+                record, record.topic, record.partition, -1, "processing_error", str(error), attempts
+            )
 
             def give_up(work_number: int, targets: list[list[Any]]) -> list[Any]:
                 return ["give_up", work_number, number, targets]

@@ -53,6 +53,8 @@ class Stages:
         self._timeout_s = timeout_s
         self._arriving: dict[int, int] = {}
         """Number to where its records begin: staged, but not in the table yet."""
+        self._plans: dict[str, tuple[str, list[tuple[str, int, int]]]] = {}
+        """Group to who planned, and where the group will be."""
 
     @property
     def _table(self) -> Any:
@@ -176,6 +178,19 @@ class Stages:
             reason = f"{len(offsets)} offsets at once are more than {limits.GROUP_COMMIT_OFFSETS_MAX}"
             raise BraidError("INVALID_ARGUMENT", reason=reason)
         return [list(self._broker.coordinator.row(topic, group, partition, offset)) for topic, partition, offset in offsets]
+
+    def plan(self, group: str, user: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+        """Remember where a group will be when its epoch is published. A restart forgets it, and the group follows a little later."""
+        self._offset_rows(group, offsets)
+        self._plans.pop(group, None)
+        self._plans[group] = (user, list(offsets))
+        if len(self._plans) > limits.STAGE_PLANS_REMEMBERED:
+            del self._plans[next(iter(self._plans))]
+
+    def planned(self, group: str, user: str) -> list[tuple[str, int, int]]:
+        """What the same user planned for a group, as far as its topics are still there."""
+        planner, offsets = self._plans.get(group, ("", []))
+        return [place for place in offsets if planner == user and self._broker.topics.get(place[0]) is not None]
 
     async def abort(self, writer: str, epoch: int) -> bool:
         """Give up an epoch; False, and nothing happens, when it was published."""

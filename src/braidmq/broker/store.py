@@ -139,6 +139,11 @@ class LogStore:
     def opened(self, topic_id: int, partition: int) -> PartitionLog | None:
         return self._open.get(f"topics/{topic_id}/{partition}")
 
+    def is_unused(self, topic_id: int, partition: int) -> bool:
+        """Whether nothing was ever written there, as far as that is known without opening it."""
+        name = f"topics/{topic_id}/{partition}"
+        return name not in self._open and name not in self._known
+
     def _partition(self, name: str, topic: str, partition: int, settings: LogSettings) -> PartitionLog:
         log = self._open.get(name)
         if log is None:
@@ -298,7 +303,7 @@ class LogStore:
         log = self._open.get(name)
         return None if log is None or not name.startswith("topics/") else log.segment_of_unknown_age()
 
-    def apply_retention(self, name: str, now_ms: int) -> list[Segment]:
+    def apply_retention(self, name: str, now_ms: int, held_from: int | None = None, held_bytes: int = 0) -> list[Segment]:
         """Let go of segments past their topic's limits; returns them, for their files to be removed off the loop."""
         log = self._open.get(name)
         if log is None:
@@ -308,11 +313,25 @@ class LogStore:
         if not name.startswith("topics/") or log.failure is not None:
             return []
         log.roll_if_old(now_ms)
-        expired = log.expired_segments(now_ms)
+        expired = log.expired_segments(now_ms, held_from, held_bytes)
         if expired:
             logger.info("retention removes %d segments of %s/%d", len(expired), log.topic, log.partition)
+            if held_from is not None and log.segments[len(expired)].base_offset > held_from:
+                logger.warning(
+                    "%s/%d has more than %d bytes: what groups hold from offset %d on goes", log.topic, log.partition, held_bytes,
+                    held_from,
+                )
             log.drop_segments(expired)
         return expired
+
+    def open_logs(self) -> dict[str, PartitionLog]:
+        """The partitions that are open, journals included, by their directory below the data directory."""
+        return dict(self._open)
+
+    def next_offset_of(self, name: str) -> int:
+        """Where an unopened partition goes on, as the last checkpoint says."""
+        known = self._known.get(name)
+        return known.next_offset if known is not None else 0
 
     def open_partitions(self) -> list[PartitionLog]:
         return list(self._open.values())

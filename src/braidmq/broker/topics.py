@@ -13,6 +13,7 @@ from typing import Any, Final
 from braidmq.base import compression, limits
 from braidmq.base.errors import BraidError
 from braidmq.base.json_pieces import Deferred
+from braidmq.broker.names import check_group
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
 
@@ -22,6 +23,8 @@ PROPERTIES: Final[dict[str, str]] = {
     "segment_age_ms": "age at which a segment is closed",
     "retention_bytes": "bytes kept a partition; 0 keeps everything",
     "retention_age_ms": "age up to which records are kept; 0 keeps everything",
+    "retention_hold": "names of groups, with commas: what one of them has not read yet is kept beyond retention",
+    "retention_hold_bytes": "bytes of a partition up to which groups may hold what retention would let go",
     "ttl_ms": "time to live of records that have none of their own; 0 keeps them for ever",
     "dlq_expired": "true or false: whether expired records become dead letters",
     "compression": "none, gzip, lz4, zstd or snappy: how batches are compressed on the disk",
@@ -55,6 +58,15 @@ class Topic:
         )
 
 
+    def holders(self) -> list[str]:
+        """Groups that hold what they have not read."""
+        return [name for name in self.properties.get("retention_hold", "").split(",") if name]
+
+    @property
+    def hold_bytes(self) -> int:
+        return int(self.properties.get("retention_hold_bytes", limits.RETENTION_HOLD_BYTES_DEFAULT))
+
+
 def check_schema_name(name: str) -> None:
     size = len(name.encode("utf-8", "surrogatepass"))
     if not 1 <= size <= limits.SCHEMA_NAME_BYTES_MAX:
@@ -72,6 +84,10 @@ def check_properties(properties: Mapping[str, str]) -> None:
             continue
         if name == "schema":
             check_schema_name(value)
+            continue
+        if name == "retention_hold":
+            for group in value.split(","):
+                check_group(group)
             continue
         if name == "schema_rule":
             if value not in ("reject", "dead-letter"):

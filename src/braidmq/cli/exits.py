@@ -30,7 +30,7 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.USAGE: "The command line or the configuration is wrong; nothing was done.",
     Exit.UNREACHABLE: "No broker answered: unreachable, connection lost, or timed out.",
     Exit.NOT_FOUND: "The topic, partition, offset, path or other thing that was named does not exist.",
-    Exit.DAMAGED: "`braid log verify` found damage.",
+    Exit.DAMAGED: "`braid log verify`, `verify`, `backup` or `restore` found damage.",
     Exit.DENIED: "The broker wants a login, refused it, or does not let this user do it.",
     Exit.INTERRUPTED: "Interrupted with Ctrl-C.",
     Exit.PIPE_CLOSED: "The reader of the output closed the pipe, as `head` does.",
@@ -65,6 +65,8 @@ _BY_CODE: Final[dict[str, Exit]] = {
     "INVALID_PASSWORD": Exit.DENIED,
     "AUTH_THROTTLED": Exit.DENIED,
     "AUDIT_ADMIN_REQUIRED": Exit.DENIED,
+    "BACKUP_INVALID": Exit.DAMAGED,
+    "BACKUP_NOT_FOUND": Exit.NOT_FOUND,
 }
 
 

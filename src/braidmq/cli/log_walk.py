@@ -101,7 +101,13 @@ def _length_at(view: memoryview, position: int) -> int:
 
 def inspect_segment(path: str, newest: bool) -> SegmentReport:
     """Check every batch of a segment, the run of its offsets, and its index."""
-    view = mapped(path)
+    report = inspect_view(path, mapped(path), newest)
+    report.index = _index_state(path, report.size)
+    return report
+
+
+def inspect_view(path: str, view: memoryview, newest: bool) -> SegmentReport:
+    """Check every batch of a segment and the run of its offsets, wherever its bytes are."""
     base = base_offset_of(path)
     report = SegmentReport(path, base, len(view), next_offset=base)
     end = 0
@@ -119,7 +125,6 @@ def inspect_segment(path: str, newest: bool) -> SegmentReport:
         report.records += header.records
         report.next_offset = header.next_offset
         end = item.position + header.length
-    report.index = _index_state(path, len(view))
     return report
 
 
@@ -142,6 +147,11 @@ def _index_state(path: str, size: int) -> str:
 def inspect_partition(directory: str) -> PartitionReport:
     paths = segment_paths(directory)
     segments = [inspect_segment(path, newest=path == paths[-1]) for path in paths]
+    return PartitionReport(directory, segments, between_segments(segments))
+
+
+def between_segments(segments: list[SegmentReport]) -> list[str]:
+    """What is wrong between the segments of a partition."""
     faults = []
     for before, after in pairwise(segments):
         if before.faults:
@@ -150,7 +160,7 @@ def inspect_partition(directory: str) -> PartitionReport:
             faults.append(f"gap: offsets {before.next_offset} to {after.base_offset - 1} are missing before {after.path}")
         elif after.base_offset < before.next_offset:
             faults.append(f"overlap: {after.path} begins at {after.base_offset}, {before.path} ends before {before.next_offset}")
-    return PartitionReport(directory, segments, faults)
+    return faults
 
 
 def rebuild_index(path: str, newest: bool) -> int | None:

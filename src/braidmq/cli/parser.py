@@ -32,6 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     from braidmq.cli import (
         acl,
         audit,
+        backup,
         bench,
         completion,
         config,
@@ -55,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"braid {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     data = (serve, topic, produce, consume, group, schema, dlq, delayed, txn, pipeline)
-    for module in (*data, user, role, acl, audit, bench, log, config, completion, version):
+    for module in (*data, user, role, acl, audit, backup, bench, log, config, completion, version):
         module.register(commands)
     return parser
 

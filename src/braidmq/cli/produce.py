@@ -154,7 +154,8 @@ def _report(args: argparse.Namespace, sender: Sender, seconds: float) -> None:
     if args.output == "json":
         fault = None if sender.fault is None else str(sender.fault)
         last = None if sender.last is None else {"partition": sender.last.partition, "offset": sender.last.offset}
-        document = {"topic": args.topic, "sent": sender.sent, "acked": sender.acked, "seconds": round(seconds, 6)}
+        acked = None if args.via == "fq" else sender.acked
+        document = {"topic": args.topic, "sent": sender.sent, "acked": acked, "seconds": round(seconds, 6)}
         ids = {"delayed": sender.delayed_ids} if args.delay is not None else {}
         print_json({**document, "last": last, "error": fault, **ids})
     elif args.delay is not None:
@@ -166,4 +167,4 @@ def _report(args: argparse.Namespace, sender: Sender, seconds: float) -> None:
     else:
         of = "" if sender.acked == sender.sent else f" of {sender.sent:,}"
         things = "message" if sender.acked == sender.sent == 1 else "messages"
-        note(f"{sender.acked:,}{of} {things} acknowledged in {seconds:.2f} s ({sender.acked / max(seconds, 1e-9):,.0f}/s)")
+        note(f"{sender.acked:,}{of} {things} {sender.outcome} in {seconds:.2f} s ({sender.acked / max(seconds, 1e-9):,.0f}/s)")

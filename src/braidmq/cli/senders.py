@@ -23,6 +23,9 @@ INTERRUPTED_FLUSH_SECONDS: Final = 5.0
 class Sender(ABC):
     """Sends messages and counts their outcomes, in the order in which they were sent."""
 
+    outcome = "acknowledged"
+    """What is known of the messages in `acked`."""
+
     def __init__(self, topic: str, partition: int | None, total: int | None) -> None:
         self.sent = 0
         self.acked = 0

@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     import asyncio
 
+    from braidmq.admin.service import WebService
     from braidmq.server.app import serve
 
     loop_factory, loop_name = _event_loop()
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         print(banner(config, addresses, loop_name), flush=True)
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(serve(config, on_ready=ready))
+        return runner.run(serve(config, on_ready=ready, companion=WebService))
 
 
 def _event_loop() -> tuple[Callable[[], AbstractEventLoop] | None, str]:

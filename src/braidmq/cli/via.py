@@ -134,7 +134,9 @@ class BlipMQSender(Sender):
 
 
 class FqSender(Sender):
-    """Messages that nobody acknowledges: they count once the broker has read them."""
+    """Messages that nobody acknowledges: they count once the broker has read them. Whether it kept them it has no way to say."""
+
+    outcome = "read by the broker, which does not say whether it kept them,"
 
     def __init__(self, client: FqClient, exchange: str, total: int | None) -> None:
         super().__init__(exchange, None, total)

@@ -416,11 +416,15 @@ class PartitionLog(PartitionReads):
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segments)
 
-    def expired_segments(self, now_ms: int) -> list[Segment]:
-        """Closed segments that retention lets go, oldest first."""
+    def expired_segments(self, now_ms: int, held_from: int | None = None, held_bytes: int = 0) -> list[Segment]:
+        """Closed segments that retention lets go, oldest first.
+
+        What lies at `held_from` and behind it stays, as long as the partition has no more than `held_bytes`.
+        """
         settings = self.settings
         expired: list[Segment] = []
-        excess = self.size_bytes - settings.retention_bytes if settings.retention_bytes else 0
+        size = self.size_bytes
+        excess = size - settings.retention_bytes if settings.retention_bytes else 0
         for segment, following in zip(self.segments, self.segments[1:], strict=False):
             if following.base_offset > self.high_watermark:
                 break
@@ -429,7 +433,10 @@ class PartitionLog(PartitionReads):
             too_old = settings.retention_age_ms and 0 <= newest_ms < now_ms - settings.retention_age_ms
             if excess < segment.size and not too_old:
                 break
+            if held_from is not None and following.base_offset > held_from and size <= held_bytes:
+                break
             excess -= segment.size
+            size -= segment.size
             expired.append(segment)
         return expired
 

@@ -120,11 +120,22 @@ class Authorizer:
             rule = OPCODE_PERMISSIONS[Op(op)]
         except (ValueError, KeyError):
             return BraidError("UNAUTHORIZED")
+        if rule is Rule.ANSWER:
+            return BraidError("UNKNOWN_OPCODE", opcode=op)
+        refused = self.decide_rule(principal, rule, topic, owner=owner, subject=subject)
+        if rule is Rule.ADMIN and refused is not None and refused.code == "UNAUTHORIZED" and op in AUDIT_TEXTS:
+            return BraidError("AUDIT_ADMIN_REQUIRED", what=AUDIT_TEXTS[Op(op)])
+        return refused
+
+    def decide_rule(
+        self, principal: Principal, rule: Rule, topic: str = "", *, owner: Principal | None = None, subject: str = ""
+    ) -> BraidError | None:
+        """Whether what needs `rule` may be carried out, whichever protocol asks."""
         match rule:
             case Rule.NONE:
                 return None
             case Rule.ANSWER:
-                return BraidError("UNKNOWN_OPCODE", opcode=op)
+                return BraidError("UNAUTHORIZED")
             case Rule.READ_TOPIC | Rule.WRITE_TOPIC:
                 return self.decide(principal, _TOPIC_RULES[rule], topic)
             case Rule.OWNER | Rule.OWNER_OR_ADMIN | Rule.OWNER_WRITE_TOPIC | Rule.OWNER_READ_TOPIC:
@@ -144,10 +155,7 @@ class Authorizer:
                 live = not self.enabled or self._live_user(principal) is not None
                 return None if live else BraidError("AUTHENTICATION_REQUIRED")
             case Rule.ADMIN:
-                refused = self.decide(principal, Permission.ADMIN, topic or None)
-                if refused is not None and refused.code == "UNAUTHORIZED" and op in AUDIT_TEXTS:
-                    return BraidError("AUDIT_ADMIN_REQUIRED", what=AUDIT_TEXTS[Op(op)])
-                return refused
+                return self.decide(principal, Permission.ADMIN, topic or None)
 
     def visible(self, principal: Principal, names: Iterable[str]) -> list[str]:
         """Of these topics (or schemas, which are named after topics) those that the principal may read."""

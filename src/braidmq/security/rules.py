@@ -18,7 +18,7 @@ class Rule(Enum):
     WRITE_TOPIC = "write on the topic"
     ADMIN = "the admin permission"
     OWNER = "whoever began the transaction, or staged the epoch"
-    OWNER_OR_ADMIN = "whoever began the transaction, or staged the epoch, or made the pipeline, or an administrator"
+    OWNER_OR_ADMIN = "whoever began the transaction, staged the epoch or made the pipeline, or an administrator"
     OWNER_WRITE_TOPIC = "whoever began the transaction, or staged the epoch, with write on the topic"
     OWNER_READ_TOPIC = "whoever began the transaction, or staged the epoch, with read on the topic"
     SELF_OR_ADMIN = "the user itself, or the admin permission"
@@ -68,6 +68,7 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.STAGE_STATUS: Rule.OWNER_OR_ADMIN,
     Op.STAGE_LIST: Rule.ADMIN,
     Op.TOPIC_PLACES: Rule.READ_TOPIC,
+    Op.GROUP_PLAN: Rule.READ_TOPIC,
     # --- cluster
     Op.CLUSTER_JOIN: Rule.ADMIN,
     Op.CLUSTER_LEAVE: Rule.ADMIN,
@@ -123,6 +124,11 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.PIPELINE_START: Rule.OWNER_OR_ADMIN,
     Op.PIPELINE_REPORT: Rule.OWNER_OR_ADMIN,
     Op.PIPELINE_END: Rule.OWNER_OR_ADMIN,
+    # --- our own: what those who run a broker need
+    Op.DOCUMENT: Rule.ADMIN,
+    Op.BACKUP_BEGIN: Rule.ADMIN,
+    Op.BACKUP_READ: Rule.ADMIN,
+    Op.BACKUP_END: Rule.ADMIN,
     # --- answers
     Op.ERROR: Rule.ANSWER,
 }

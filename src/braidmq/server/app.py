@@ -15,7 +15,7 @@ import resource
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol
 
 from braidmq import hot
 from braidmq.base import limits
@@ -37,12 +37,28 @@ from braidmq.server.fq_listener import FqListener
 from braidmq.server.listener import ConnectionCount, Listener
 from braidmq.server.logs import set_up_logging
 from braidmq.server.operations.transactions import note_abort
+from braidmq.server.status import Documents
 from braidmq.server.tls import server_context
 
 logger = logging.getLogger("braidmq.server")
 
 LISTENERS: Final[dict[str, type[Listener[Any]]]] = {"flymq": FlyMQListener, "blipmq": BlipMQListener, "fq": FqListener}
 """Protocol to what listens for it."""
+
+
+State = Literal["starting", "ready", "stopping"]
+
+
+class Companion(Protocol):
+    """What runs beside a broker as long as it does, such as its HTTP servers. It is there before recovery begins."""
+
+    def start(self) -> Mapping[str, str]:
+        """Begin; returns names and addresses for the ready file."""
+        ...
+
+    async def stop(self) -> None:
+        """End, when the broker has ended."""
+        ...
 
 
 class BrokerServer:
@@ -53,27 +69,34 @@ class BrokerServer:
         self.config = config
         self._disk = disk or RealDisk()
         self._environ = environ
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self.broker: Broker
-        self._listeners: list[Listener[Any]] = []
+        self.state: State = "starting"
+        """`starting` while the log is recovered; only a `ready` broker may be asked anything."""
+        self.listeners: list[Listener[Any]] = []
         self.addresses: dict[str, str] = {}
         """Scheme to address of each listener; a second one of a scheme is `scheme-2`, and so on."""
+
+    @property
+    def listeners(self) -> tuple[Listener[Any], ...]:
+        return tuple(self._listeners)
 
     async def start(self) -> None:
         """Recover the log, then listen."""
         config = self.config
         _raise_open_files()
         tls = server_context(config)
-        self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self._clock)
+        self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self.clock)
         self.broker.transactions.on_abort = partial(note_abort, self.broker)
         await self.broker.start()
+        Documents(self).register()
         count = ConnectionCount(config.max_connections)
         try:
             for listen in config.listen:
                 context = tls if listen.tls else None
                 listener = LISTENERS[listen.protocol](self.broker, listen, count, config, context)
                 address = await listener.start()
-                self._listeners.append(listener)
+                self.listeners.append(listener)
                 self.addresses[_name_for(listen.scheme, self.addresses)] = address
         except OSError as fault:
             await self.stop()
@@ -82,15 +105,17 @@ class BrokerServer:
         except BraidError:
             await self.stop()
             raise
+        self.state = "ready"
 
     async def stop(self) -> None:
         """Finish running requests, close the connections, make everything durable."""
-        for listener in self._listeners:
+        self.state = "stopping"
+        for listener in self.listeners:
             listener.stop_accepting()
         self.broker.end_polls()
         # Whoever waits for a share of a group would wait for members that do not come any more.
         self.broker.coordinator.members.close()
-        await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self._listeners))
+        await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self.listeners))
         await self.broker.stop()
 
 
@@ -130,8 +155,13 @@ def broker_settings(config: Config, disk: Disk, environ: Mapping[str, str]) -> B
     )
 
 
-async def serve(config: Config, *, on_ready: Callable[[dict[str, str]], None] | None = None) -> int:
-    """Run a broker until it is told to stop."""
+async def serve(
+    config: Config,
+    *,
+    on_ready: Callable[[dict[str, str]], None] | None = None,
+    companion: Callable[[BrokerServer], Companion] | None = None,
+) -> int:
+    """Run a broker, and what is to run beside it, until it is told to stop."""
     set_up_logging(config.log_level, config.log_format)
     if hot.IMPLEMENTATION != "compiled":
         logger.warning("no compiled hot path: running plain Python; install a C compiler and reinstall for full speed")
@@ -140,15 +170,29 @@ async def serve(config: Config, *, on_ready: Callable[[dict[str, str]], None] | 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = BrokerServer(config)
+    beside = None if companion is None else companion(server)
+    try:
+        addresses = {} if beside is None else beside.start()
+        return await _serve_until(stop, server, addresses, on_ready)
+    finally:
+        if beside is not None:
+            await beside.stop()
+
+
+async def _serve_until(
+    stop: asyncio.Event, server: BrokerServer, beside: Mapping[str, str], on_ready: Callable[[dict[str, str]], None] | None
+) -> int:
+    config = server.config
     await server.start()
+    addresses = {**server.addresses, **beside}
     # What exists now lives as long as the broker; the collector need not look at it again.
     gc.collect()
     gc.freeze()
     try:
         if config.ready_file is not None:
-            _write_ready_file(config.ready_file, server.addresses)
+            _write_ready_file(config.ready_file, addresses)
         if on_ready is not None:
-            on_ready(server.addresses)
+            on_ready(addresses)
         await stop.wait()
     finally:
         logger.info("stopping")

@@ -76,7 +76,7 @@ def _topics(broker: Broker, request: flymq.Request) -> Iterable[str]:
     match request:
         case flymq.GroupJoin() | flymq.TopicPlaces():
             return request.topics
-        case flymq.GroupCommit() | flymq.TxnOffsets() | flymq.StagePublish():
+        case flymq.GroupCommit() | flymq.TxnOffsets() | flymq.StagePublish() | flymq.GroupPlan():
             return dict.fromkeys(place.topic for place in request.offsets)
         case flymq.GroupHeartbeat() | flymq.GroupLeave():
             shared = broker.coordinator.members.get(request.group)
@@ -120,7 +120,7 @@ def owner_of(text: str) -> Principal:
 
 
 def _owner(caller: Caller, request: flymq.Request) -> Principal | None:
-    """Who began the transaction of a request, staged its epoch, or made its pipeline; None when nobody did, or nobody knows it any more."""
+    """Who began the transaction of a request, staged its epoch or made its pipeline; None when nobody knows it any more, or not yet."""
     if isinstance(request, flymq.StageBatch | flymq.StagePublish | flymq.StageAbort | flymq.StageStatus):
         epoch = caller.broker.stages.epoch(request.writer, request.epoch)
         # Those who stage have many connections, so without accounts all of them are the same to us.

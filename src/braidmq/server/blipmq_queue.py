@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 NACK: Final = 7
 """The code of an Ack that asks for another attempt; all others refuse for good."""
 _BACKOFF_S_MAX: Final = 60.0
+_LATE_S: Final = 0.1
+"""A timer that comes so late says that the broker was held up."""
+_READ_FIRST_S: Final = 0.02
+"""Time for one turn of the loop, in which everything that has arrived is read."""
 _SHARED_RUN_MAX: Final = 64
 """Members of a shared group take turns after so many."""
 _BURIED_AT_ONCE: Final = 1000
@@ -310,7 +314,14 @@ class Queue(BlipMQSubscription):
         if self._timer is None or due_s < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(due_s, self._check)
+            self._timer = self._loop.call_at(due_s, self._wake, due_s)
+
+    def _wake(self, due_s: float) -> None:
+        if self._loop.time() - due_s > _LATE_S:
+            # The broker itself was held up. Acks that came meanwhile are read first.
+            self._timer = self._loop.call_later(_READ_FIRST_S, self._check)
+        else:
+            self._check()
 
     def _check(self) -> None:
         """The time of some deliveries is over, or that of some has come."""

@@ -39,14 +39,14 @@ from braidmq.wire.fq.messages import NO_SENDER
 from braidmq.wire.fq.naming import exchange_topic
 
 _HEARTBEAT: Final = encode_reply(Heartbeat())
-_SILENT_AFTER: Final = 3
-"""Intervals without a byte after which a client is given up."""
+_UNHEARD_MAX: Final = 3
+"""Heartbeats in a row without a byte in between after which a client is given up."""
 _BEAT_S_MIN: Final = 0.01
 """Nobody needs heartbeats more often."""
 
 
 class CommandStream(Stream):
-    __slots__ = ("_beat", "_heard_at", "_interval_s", "_key", "_reader", "_silence", "client")
+    __slots__ = ("_beat", "_interval_s", "_key", "_reader", "_unheard", "client")
 
     def __init__(self, session: FqSession) -> None:
         super().__init__(session)
@@ -54,9 +54,10 @@ class CommandStream(Stream):
         self.client: FqClient | None = None
         self._key = b""
         self._interval_s = 0.0
-        self._heard_at = 0.0
         self._beat: asyncio.TimerHandle | None = None
-        self._silence: asyncio.TimerHandle | None = None
+        self._unheard = 0
+        """Heartbeats sent since the client was last heard. They are counted rather than seconds: a broker that was held up for
+        long has sent one, and reads what came meanwhile before the next."""
 
     @property
     def established(self) -> bool:
@@ -66,7 +67,7 @@ class CommandStream(Stream):
 
     def take(self, data: memoryview, position: int, stop: int) -> int:
         session = self.session
-        self._heard_at = asyncio.get_running_loop().time()
+        self._unheard = 0
         while position < stop and not session.blocked:
             try:
                 found = self._reader.first(data[position:stop])
@@ -203,35 +204,32 @@ class CommandStream(Stream):
         self._interval_s = interval_s
         if interval_s:
             self._send_heartbeat()
-            self._listen()
 
     def _send_heartbeat(self) -> None:
+        """Send one, unless the client was silent for too many."""
+        self._beat = None
+        if not self.session.idle:
+            # What it asked for last keeps it waiting, and its bytes unread.
+            self._unheard = 0
+        if self._unheard >= _UNHEARD_MAX:
+            self._give_up()
+            return
+        self._unheard += 1
         if self.session.writable:
             self.session.push([_HEARTBEAT])
         loop = asyncio.get_running_loop()
         self._beat = loop.call_later(max(self._interval_s, _BEAT_S_MIN), self._send_heartbeat)
 
-    def _listen(self) -> None:
-        """See whether the client was heard lately."""
-        loop = asyncio.get_running_loop()
-        if not self.session.idle:
-            # What it asked for last keeps it waiting, and its bytes unread.
-            self._heard_at = loop.time()
-        silent_at = self._heard_at + _SILENT_AFTER * self._interval_s
-        if loop.time() < silent_at:
-            self._silence = loop.call_at(silent_at, self._listen)
-            return
-        self._stop_beating()
+    def _give_up(self) -> None:
         fault = BraidError("CLIENT_SILENT")
         logger.info("%s: %s", self.session.address, fault)
         self.session.answer(encode_error(fault))
         self.session.close_when_idle()
 
     def _stop_beating(self) -> None:
-        for timer in (self._beat, self._silence):
-            if timer is not None:
-                timer.cancel()
-        self._beat = self._silence = None
+        if self._beat is not None:
+            self._beat.cancel()
+            self._beat = None
 
     # --- the end
 

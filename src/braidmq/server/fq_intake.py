@@ -162,7 +162,8 @@ class Intake:
         try:
             fault = await admission.fault(topic, message.payload)
             if fault is not None:
-                await admission.bury(topic, message.route, message.payload, fault, _attrs(message))
+                partition = self.lane % topic.partitions
+                await admission.bury(topic, partition, message.route, message.payload, fault, _attrs(message))
         except BraidError as error:
             self._dropped(message, error, settled)
         else:

@@ -39,8 +39,10 @@ from braidmq.wire.fq.modes import Mode, encode_opening
 
 _READ_BYTES: Final = 256 * 1024
 _CONNECT_SECONDS_MAX: Final = 10.0
-_BEAT_MS: Final = 1000
-_SILENT_SECONDS_MAX: Final = 3 * _BEAT_MS / 1000
+_BEAT_MS: Final = 3000
+_MISSED_BEATS_MAX: Final = 3
+"""A process that dies closes its connections. Silence is for a host or a network that is gone, which is worth some patience: a
+broker on a busy machine may well say nothing for a few seconds."""
 _PAUSE_S_MIN: Final = 0.016
 _PAUSE_S_MAX: Final = 1.0
 
@@ -146,7 +148,7 @@ class UpstreamLink:
         """Answer heartbeats, and notice when none come."""
         rows = list(self._rows)
         while True:
-            for reply in replies.receive(await _some(reader, _SILENT_SECONDS_MAX)):
+            for reply in replies.receive(await _heard(reader)):
                 match reply:
                     case Heartbeat():
                         writer.write(encode_command(Heartbeat()))
@@ -184,6 +186,22 @@ async def _some(reader: asyncio.StreamReader, timeout_s: float | None) -> bytes:
     if not data:
         raise _LinkBroken("closed by the other side")
     return data
+
+
+async def _heard(reader: asyncio.StreamReader) -> bytes:
+    """The next bytes; an error after some heartbeats that did not come.
+
+    It waits for one after the other: if it was this broker that was held up, that counts for one, and what came is read then.
+    """
+    reading = asyncio.ensure_future(_some(reader, None))
+    try:
+        for _ in range(_MISSED_BEATS_MAX):
+            await asyncio.wait([reading], timeout=_BEAT_MS / 1000)
+            if reading.done():
+                return await reading
+    finally:
+        reading.cancel()
+    raise _LinkBroken(f"silent for {_MISSED_BEATS_MAX * _BEAT_MS / 1000:g} s")
 
 
 class Upstreams:

@@ -23,6 +23,8 @@ from braidmq.server.session import Session
 _KEEPALIVE_S: Final = 30
 _SWEEPS_PER_TIMEOUT: Final = 10
 _SWEEP_S_MAX: Final = 1.0
+_LATE_SWEEPS_MAX: Final = 2
+"""Sweeping intervals that one sweep may count for, however late it comes."""
 
 S = TypeVar("S", bound=Session)
 
@@ -50,14 +52,29 @@ class Listener(ABC, Generic[S]):
         self.tls_identity = config.tls_identity
         """Which name of a client's certificate is its user."""
         self.sessions: set[S] = set()
+        # One for each port, not for the process: brokers in different threads would overwrite what the other one has received.
+        self.received: Final = memoryview(bytearray(limits.RECEIVE_BUFFER_BYTES))
+        """What every plain connection receives into."""
         self.stopping = False
         self.now = 0.0
-        """Loop time of the last sweep: fine enough for a time-out, and free to read for every frame."""
+        """Seconds for which the broker was there to listen, as of the last sweep: fine enough for a time-out, and free to read
+        for every frame. While the broker itself is held up it stands nearly still, so that nobody is blamed for a silence in
+        which nothing was read."""
+        self._swept_at = 0.0
+        """Loop time of the last sweep."""
         self.sweep_interval_s = _SWEEP_S_MAX
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[None] | None = None
+
+    @property
+    def protocol(self) -> str:
+        return self._listen.protocol
+
+    @property
+    def encrypted(self) -> bool:
+        return self._tls is not None
 
     # --- what a protocol supplies
 
@@ -82,6 +99,7 @@ class Listener(ABC, Generic[S]):
         self._server = await self._loop.create_server(
             self.make_session, self._listen.host, self._listen.port, ssl=self._tls, backlog=limits.LISTEN_BACKLOG
         )
+        self._swept_at = self._loop.time()
         self._sweep()
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -118,7 +136,8 @@ class Listener(ABC, Generic[S]):
             self.sweep_interval_s = min(self.sweep_interval_s, timeout_s / _SWEEPS_PER_TIMEOUT)
 
     def _sweep(self) -> None:
-        self.now = self._loop.time()
+        swept_at, self._swept_at = self._swept_at, self._loop.time()
+        self.now += min(self._swept_at - swept_at, _LATE_SWEEPS_MAX * self.sweep_interval_s)
         self.sweep()
         self._sweeper = self._loop.call_later(self.sweep_interval_s, self._sweep)
 

@@ -11,7 +11,7 @@ again when every earlier answer is out. Deliveries that nobody asked for (`push`
                 which the socket is not read
     closing     the peer broke the protocol, or the broker stops: nothing more is read
 
-Memory is bounded: one shared receive buffer serves all connections, a frame in pieces grows with what really arrived, kept
+Memory is bounded: one receive buffer serves all connections of a port, a frame in pieces grows with what really arrived, kept
 requests and unsent answers have limits, and deliveries stop at `write_high` (`writable`) until the peer took them (`on_writable`).
 """
 
@@ -38,10 +38,8 @@ from braidmq.security.certificates import certificate_user
 if TYPE_CHECKING:
     from braidmq.server.listener import Listener
 
-_SHARED: Final = bytearray(limits.RECEIVE_BUFFER_BYTES)
-_SHARED_VIEW: Final = memoryview(_SHARED)
 _FRONT_BYTES_MAX: Final = limits.RECEIVE_BUFFER_BYTES // 4
-"""A kept piece up to this size is moved to the front of the shared buffer; a longer one is grown where it is."""
+"""A kept piece up to this size is moved to the front of the receive buffer; a longer one is grown where it is."""
 
 _LOOK_AGAIN_S: Final = 0.5
 _PAID_S: Final = 0.001
@@ -62,8 +60,8 @@ class Due:
 class Session(asyncio.BufferedProtocol, ABC):
     __slots__ = (
         "_closing", "_due", "_due_bytes", "_front", "_full", "_half_closed", "_held", "_owing", "_own_routes", "_past_high",
-        "_paused", "_read_paused", "_refused", "_resuming", "_routes_version", "_running", "_stalled", "address", "broker", "ip",
-        "last_frame_at", "listener", "metered", "out", "principal", "reached_at", "transport",
+        "_paused", "_read_paused", "_received", "_refused", "_resuming", "_routes_version", "_running", "_stalled", "address",
+        "broker", "ip", "last_frame_at", "listener", "metered", "out", "principal", "reached_at", "transport",
     )  # fmt: skip
 
     write_high: ClassVar[int] = limits.WRITE_BUFFER_BYTES_HIGH
@@ -82,10 +80,12 @@ class Session(asyncio.BufferedProtocol, ABC):
         self.last_frame_at = 0.0
         """When the peer was last heard, as `listener.now` has it. `take` sets it for what counts as a sign of life."""
         self.transport: asyncio.Transport
+        self._received = listener.received
+        """What every connection of the port receives into."""
         self._held = bytearray()
         """Bytes received and not yet parsed."""
         self._front = 0
-        """How many held bytes were put at the front of the shared buffer for the receive under way."""
+        """How many held bytes were put at the front of the receive buffer for the receive under way."""
         self.out: hot.ByteBuffer | None = None
         """Answers of the run that is being taken."""
         self._due: deque[Due] = deque()
@@ -187,11 +187,11 @@ class Session(asyncio.BufferedProtocol, ABC):
     def get_buffer(self, sizehint: int) -> memoryview:
         held = len(self._held)
         if held and held <= _FRONT_BYTES_MAX and not self.blocked:
-            _SHARED_VIEW[:held] = self._held
+            self._received[:held] = self._held
             self._front = held
-            return _SHARED_VIEW[held:]
+            return self._received[held:]
         self._front = 0
-        return _SHARED_VIEW
+        return self._received
 
     def buffer_updated(self, nbytes: int) -> None:
         front = self._front
@@ -199,15 +199,15 @@ class Session(asyncio.BufferedProtocol, ABC):
         if front:
             self._held.clear()
         elif self._held or self.blocked:
-            self._held += _SHARED_VIEW[:nbytes]
+            self._held += self._received[:nbytes]
             if not self.blocked:
                 self._parse_held()
             elif len(self._held) > limits.REQUEST_BACKLOG_BYTES_MAX:
                 self._pause_reading()
             return
-        position = self.take(_SHARED_VIEW, 0, stop)
+        position = self.take(self._received, 0, stop)
         if position < stop:
-            self._keep(_SHARED_VIEW, position, stop)
+            self._keep(self._received, position, stop)
 
     def eof_received(self) -> bool:
         # Requests that came whole are still answered, and `_resume` closes then; one cut in half never runs.

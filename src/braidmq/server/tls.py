@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ssl
 
+from braidmq.base.config_listen import HttpListen, Listen
 from braidmq.base.config_settings import Config
 from braidmq.base.errors import BraidError
 
 
 def server_context(config: Config) -> ssl.SSLContext | None:
-    """The context of TLS listeners; None when no listener wants TLS."""
-    first = next((listen for listen in config.listen if listen.tls), None)
+    """The context of TLS listeners, HTTP servers included; None when none of them wants TLS."""
+    listeners: list[Listen | HttpListen] = [*config.listen, *config.web_listeners.values()]
+    first = next((listen for listen in listeners if listen.tls), None)
     if first is None:
         return None
     if config.tls_cert_file is None or config.tls_key_file is None:

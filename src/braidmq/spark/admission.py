@@ -41,7 +41,7 @@ def admit(
         return end
     shares = _shares(waiting, most)
     return {
-        topic: {"id": until["id"], "next": {
+        topic: {**until, "next": {
             number: first[topic, number] + shares[topic, number] if waiting[topic, number] else stop
             for number, stop in until["next"].items()
         }}

@@ -34,6 +34,9 @@ COLUMNS: Final = (
 ROWS_AT_ONCE_MAX: Final = 65_536
 """Most rows of one Arrow batch: enough to make a batch cheap, few enough that the JVM holds little."""
 
+RowFilter = Callable[[pa.RecordBatch], pa.Array]
+"""Which rows of a batch are wanted."""
+
 Decode = Callable[[pa.Array], tuple[pa.Array, pa.Array]]
 """From values to (data, error)."""
 
@@ -57,15 +60,20 @@ class Gathered:
 class Shaping:
     """Makes Arrow batches of one schema."""
 
-    def __init__(self, schema: pa.Schema, cipher: ValueCipher | None = None, decode: Decode | None = None) -> None:
+    def __init__(
+        self, schema: pa.Schema, cipher: ValueCipher | None = None, decode: Decode | None = None,
+        row_filter: RowFilter | None = None,
+    ) -> None:
         self._schema = schema
         names = set(schema.names)
         known = {name for name, _, _ in COLUMNS} | ({"data", "error"} if decode is not None else set())
         for name in names - known:
             reason = f"there is no column {name}; there are {', '.join(sorted(known))}"
-            raise BraidError("INVALID_ARGUMENT", reason=reason + ("" if decode else ", and with the option `schema` also data, error"))
+            more = "" if decode else ", and with the option `schema` also data, error"
+            raise BraidError("INVALID_ARGUMENT", reason=reason + more)
         self._cipher = cipher
         self._decode = decode
+        self._row_filter = row_filter
         self.with_keys = "key" in names
         self._with_data = bool(names & {"data", "error"})
         self.with_values = "value" in names or self._with_data
@@ -77,6 +85,8 @@ class Shaping:
         if not found.rows:
             return [], found.next_offset
         whole = pa.RecordBatch.from_arrays(list(self._arrays(topic, partition, found)), schema=self._schema)
+        if self._row_filter is not None:
+            whole = whole.filter(self._row_filter(whole))
         return list(sliced(whole)), found.next_offset
 
     def _arrays(self, topic: str, partition: int, found: Gathered) -> Iterator[pa.Array]:
@@ -150,6 +160,7 @@ def headers_of(rows: int, ends: bytes, blocks: bytes) -> pa.Array:
             names.append(data[2 : 2 + size].decode(errors="replace"))
             values.append(data[2 + size :])
             counts[row + 1] += 1
-    pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()), pa.array(values, pa.binary())], fields=list(HEADERS.value_type))
+    columns = [pa.array(names, pa.string()), pa.array(values, pa.binary())]
+    pairs = pa.StructArray.from_arrays(columns, fields=list(HEADERS.value_type))
     lists: Any = np.cumsum(counts, dtype="<i4")
     return pa.Array.from_buffers(HEADERS, rows, [None, pa.py_buffer(lists)], children=[pairs])

@@ -66,17 +66,26 @@ class Packing:
         if "topic" not in names and not options.has("topic"):
             raise BraidError("INVALID_ARGUMENT", reason="there is neither a column nor an option `topic`")
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[Packed]:
-        """What of these rows is ready to be sent."""
-        if not batch.num_rows:
-            return
+    def pack_all(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[Packed]:
+        """All rows. Small batches of Spark are put together first: what the broker handles is batches, not rows."""
+        waiting: list[pa.RecordBatch] = []
+        size = 0
+        for batch in iterator:
+            if not batch.num_rows:
+                continue
+            waiting.append(batch)
+            size += batch.nbytes
+            if size >= PACK_BYTES:
+                yield from self._add(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield from self._add(waiting)
+
+    def _add(self, batches: list[pa.RecordBatch]) -> Iterator[Packed]:
+        batch = batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
         columns = {name: batch.column(name) for name in batch.schema.names}
         for topic, rows in self._by_topic(columns, batch.num_rows):
             yield from self._pack(topic, rows, columns)
-
-    def rest(self) -> Iterator[Packed]:
-        """What is left at the end."""
-        return iter(())
 
     def _by_topic(self, columns: dict[str, pa.Array], count: int) -> Iterator[tuple[str, Any]]:
         everything = np.arange(count, dtype="<i4")

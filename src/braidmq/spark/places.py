@@ -105,6 +105,6 @@ def _absolute(offset: int, place: Place) -> int:
 def since(client: Client, places: Places, timestamp_ms: int) -> dict[str, list[int]]:
     """The first offset of each partition that was written at or after a time."""
     return {
-        topic: [client.offset_for_time(topic, number, timestamp_ms) for number in range(len(info.partitions))]
+        topic: client.offsets_since(topic, range(len(info.partitions)), timestamp_ms)
         for topic, info in places.items()
     }

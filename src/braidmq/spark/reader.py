@@ -6,20 +6,21 @@ at that moment. A query over the same DataFrame that Spark plans again sees what
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from braidmq.base.errors import BraidError
 from braidmq.spark.columns import COLUMNS, Shaping
 from braidmq.spark.connecting import client_of
 from braidmq.spark.decode import Decoding
+from braidmq.spark.filters import Pushed
 from braidmq.spark.gaps import Gap, report
 from braidmq.spark.options import EARLIEST, LATEST, Options
-from braidmq.spark.places import Places, places_of, resolve, since, topics_of
+from braidmq.spark.places import Places, existing, resolve, since
 from braidmq.spark.ranges import RangePartition, Span, cut
 from braidmq.spark.reading import read_spans
 from braidmq.spark.shapes import arrow_schema
@@ -41,7 +42,7 @@ class BatchReader(DataSourceReader):
 
     def spans(self, client: Any) -> list[Span]:
         """What is to be read, as it is now."""
-        places = places_of(client, topics_of(client, self.options))
+        places = existing(client, self.options)
         starts = starting(client, self.options, places, "earliest")
         ends = resolve(client, self.options, places, self.options.get("endingOffsets", "latest"), LATEST)
         spans = []
@@ -64,6 +65,25 @@ class BatchReader(DataSourceReader):
 
     def decode(self) -> Any:
         return None if self.decoding is None else self.decoding.decoder()
+
+
+class FilteringReader(BatchReader):
+    """A reader that is asked about filters. Spark refuses one whose class says so while filters are switched off."""
+
+    def __init__(self, options: Options, schema: StructType, decoding: Decoding | None) -> None:
+        super().__init__(options, schema, decoding)
+        self.pushed = Pushed()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self.pushed.take(filters)
+
+    def spans(self, client: Any) -> list[Span]:
+        return self.pushed.spans(super().spans(client), client)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        row_filter = self.pushed.rows if self.pushed.looks_at_rows else None
+        return read_spans(self.options, arrow_schema(self.schema), partition.spans, self.decode(), row_filter)
 
 
 def starting(client: Any, options: Options, places: Places, default: Any) -> dict[str, list[int]]:

@@ -16,13 +16,15 @@ from braidmq.base.errors import BraidError
 from braidmq.spark.connecting import client_of
 from braidmq.spark.decode import Decoding
 from braidmq.spark.options import OPTIONS, Options
-from braidmq.spark.reader import BatchReader, check_columns
+from braidmq.spark.reader import BatchReader, FilteringReader, check_columns
 from braidmq.spark.shapes import record_schema
 from braidmq.spark.stream import StreamReader
 from braidmq.spark.writer import BatchWriter, StreamWriter
 
 _READ_ONLY: Final = tuple(option.name for option in OPTIONS if option.use == "read")
 _WRITE_ONLY: Final = tuple(option.name for option in OPTIONS if option.use == "write")
+
+FILTERING_PLANNER_KNOWS: Final = "deserializeFilter"
 
 
 class BraidDataSource(DataSource):
@@ -53,7 +55,11 @@ class BraidDataSource(DataSource):
         return self._given
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(self._checked(schema), schema, self._decoding)
+        # A class that can be asked about filters must not be given to Spark while these are switched off, and nothing tells a data
+        # source whether they are. So it looks who asks: of Spark's planners only the one for filters knows this name.
+        filtering = FILTERING_PLANNER_KNOWS in sys._getframe(1).f_globals
+        kind = FilteringReader if filtering else BatchReader
+        return kind(self._checked(schema), schema, self._decoding)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(self._checked(schema), schema, self._decoding)

@@ -1,6 +1,7 @@
 """Topics as a stream: what `spark.readStream.format("braid")` plans and reads.
 
-An offset of the stream, as Spark keeps it in the checkpoint, says for each topic its id and the next offset of each partition:
+An offset of the stream, as Spark keeps it in the checkpoint, says for each topic its id and the next offset of each partition, and
+how many records were lost on the way, where that was allowed:
 
     {"orders": {"id": 7, "next": {"0": 512, "1": 498}}}
 
@@ -20,41 +21,78 @@ from pyspark.sql.types import StructType
 from braidmq.spark.admission import admit
 from braidmq.spark.connecting import client_of
 from braidmq.spark.decode import Decoding
-from braidmq.spark.gaps import Gap, report
+from braidmq.spark.gaps import Gap, report, report_replaced
 from braidmq.spark.options import Options
-from braidmq.spark.places import Places, places_of, topics_of
+from braidmq.spark.places import Places, existing, places_of, topics_of
+from braidmq.spark.progress import Progress, StreamOffset
 from braidmq.spark.ranges import RangePartition, Span, cut
 from braidmq.spark.reader import starting
 from braidmq.spark.reading import read_spans
 from braidmq.spark.shapes import arrow_schema
 
-StreamOffset = dict[str, dict[str, Any]]
-
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType, decoding: Decoding | None) -> None:
         options.refuse(("endingOffsets",), "a stream does not end")
+        if options.get("holdRetention") and not options.has("group"):
+            options.refuse(("holdRetention",), "it needs the option `group`")
         self.options = options
         self.schema = schema
         self.decoding = decoding
         self._target: StreamOffset | None = None
         """Where a query with the trigger AvailableNow ends."""
+        self._progress: Progress | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # It travels to executors, which keep no group.
+        return {**self.__dict__, "_progress": None}
 
     # --- on the driver
 
+    def _group(self) -> Progress | None:
+        if self._progress is None and self.options.has("group"):
+            hold = self.options.get("holdRetention", False)
+            self._progress = Progress(client_of(self.options), self.options.get("group"), hold)
+        return self._progress
+
     def initialOffset(self) -> StreamOffset:
         client = client_of(self.options)
-        places = places_of(client, topics_of(client, self.options))
+        places = existing(client, self.options)
         starts = starting(client, self.options, places, "latest")
         return {topic: stream_place(info.id, starts[topic]) for topic, info in places.items()}
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         client = client_of(self.options)
+        group = self._group()
+        if group is not None:
+            group.completed(start)
         places = places_of(client, topics_of(client, self.options))
+        begin = self._over_gaps(start, places)
         end = ends_of(places) if self._target is None else self._target
+        reached = grown(begin, end, places)
         if isinstance(limit, ReadAllAvailable):
-            return grown(start, end)
-        return admit(grown(start, end), start, places, self.options.get("maxOffsetsPerTrigger"), self.options.get("maxBytesPerTrigger"))
+            return reached
+        return admit(reached, begin, places, self.options.get("maxOffsetsPerTrigger"), self.options.get("maxBytesPerTrigger"))
+
+    def _over_gaps(self, start: StreamOffset, places: Places) -> StreamOffset:
+        """`start`, moved over records that are gone where that is allowed; otherwise it is an error that names them."""
+        moved: StreamOffset = {}
+        for topic, known in start.items():
+            info = places.get(topic)
+            if info is None or info.id != known["id"]:
+                report_replaced(topic, info is not None, self.options)
+                if info is not None:
+                    moved[topic] = {"id": info.id, "next": {}, **_lost(known, 0)}
+                continue
+            following, lost = dict(known["next"]), 0
+            for number, at in known["next"].items():
+                oldest = info.partitions[int(number)].oldest
+                if at < oldest:
+                    report(Gap(topic, int(number), at, oldest, "retention removed them"), self.options)
+                    following[number] = oldest
+                    lost += oldest - at
+            moved[topic] = {"id": known["id"], "next": following, **_lost(known, lost)}
+        return moved
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.options.has("maxOffsetsPerTrigger"):
@@ -71,8 +109,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self.reportLatestOffset()
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        client = client_of(self.options)
-        places = places_of(client, sorted(end))
+        group = self._group()
+        if group is not None:
+            group.planned(end)
+        places = places_of(client_of(self.options), sorted(end))
         return list(cut(spans_between(start, end, places, self.options), self.options.get("minPartitions")))
 
     # --- on executors
@@ -83,6 +123,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_spans(self.options, arrow_schema(self.schema), partition.spans, decode)
 
 
+def _lost(known: dict[str, Any], more: int) -> dict[str, int]:
+    lost = known.get("lost", 0) + more
+    return {"lost": lost} if lost else {}
+
+
 def stream_place(topic_id: int, offsets: list[int]) -> dict[str, Any]:
     return {"id": topic_id, "next": {str(number): offset for number, offset in enumerate(offsets)}}
 
@@ -91,18 +136,21 @@ def ends_of(places: Places) -> StreamOffset:
     return {topic: stream_place(info.id, [place.newest for place in info.partitions]) for topic, info in places.items()}
 
 
-def grown(start: StreamOffset, end: StreamOffset) -> StreamOffset:
-    """`end`, but nowhere before `start`: an offset of a stream never goes back."""
+def grown(start: StreamOffset, end: StreamOffset, places: Places) -> StreamOffset:
+    """`end`, but nowhere before `start`: an offset of a stream never goes back. Of topics that are gone nothing is left."""
     result: StreamOffset = {}
-    for topic in sorted({*start, *end}):
+    for topic in sorted({*start, *end} & set(places)):
         known, now = start.get(topic), end.get(topic)
         if known is None or now is None or known["id"] != now["id"]:
-            result[topic] = now or known or {}
+            # One that came while the query ran is read from its beginning, but not past the target of AvailableNow.
+            chosen = now if known is None or (now is not None and now["id"] == places[topic].id) else known
+            if chosen is not None:
+                result[topic] = chosen
             continue
         following = dict(known["next"])
         for number, offset in now["next"].items():
             following[number] = max(offset, following.get(number, 0))
-        result[topic] = {"id": now["id"], "next": following}
+        result[topic] = {**known, "next": following}
     return result
 
 
@@ -110,17 +158,24 @@ def spans_between(start: StreamOffset, end: StreamOffset, places: Places, option
     """What lies between two offsets of the stream. What of it is gone is reported."""
     spans = []
     for topic, until in end.items():
-        info = places[topic]
-        known = start.get(topic, {"id": until["id"], "next": {}})
+        info = places.get(topic)
+        known = start.get(topic)
+        same = known is not None and known["id"] == until["id"]
+        gone = info is None or info.id != until["id"]
+        if gone:
+            report_replaced(topic, info is not None, options)
         for number, stop in sorted(until["next"].items(), key=lambda item: int(item[0])):
             partition = int(number)
-            place = info.partitions[partition]
             # A partition or a topic that came while the query ran is read from its beginning.
-            first = known["next"].get(number, place.oldest) if known["id"] == until["id"] else place.oldest
-            if first < min(place.oldest, stop):
-                gone = min(place.oldest, stop)
-                report(Gap(topic, partition, first, gone, "retention removed them"), options)
-                first = gone
+            oldest = 0 if info is None or gone else info.partitions[partition].oldest
+            first = known["next"].get(number, oldest) if same and known is not None else oldest
+            if gone:
+                continue
+            if first < min(oldest, stop):
+                until_gone = min(oldest, stop)
+                if not until.get("lost", 0) > (known or {}).get("lost", 0):
+                    report(Gap(topic, partition, first, until_gone, "retention removed them"), options)
+                first = until_gone
             if first < stop:
                 spans.append(Span(topic, until["id"], partition, first, stop))
     return spans

@@ -31,11 +31,13 @@ from .dialer import Dialer
 from .groups import Groups
 from .pipelines import Pipelines
 from .pool import Pool
+from .presence import Presence
 from .producer import Producer
 from .schemas import Schemas
 from .stages import Stages
 from .topics import create_as_producer, partition_count
 from .transactions import Transaction, Transactions
+from .upkeep import Upkeep
 
 
 def connect(
@@ -57,7 +59,7 @@ class Client:
     """Talks to one broker, over as many connections as that needs.
 
     `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl`, `audit` and `pipeline` do what the commands with these
-    names do; `stage` is for writers that are many processes.
+    names do; `upkeep` is for those who run the broker, `stage` for writers that are many processes.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
@@ -78,9 +80,10 @@ class Client:
         self.acl = Acls(self._asker)
         self.audit = Audit(self._asker)
         self.pipeline = Pipelines(self._asker)
+        self.upkeep = Upkeep(self._asker)
         self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
-        self._children: list[Producer | Consumer | Transaction] = []
+        self._children: list[Producer | Consumer | Transaction | Presence] = []
 
     async def open(self) -> Client:
         """Make sure that a server answers. Without it, the first request finds out."""
@@ -280,7 +283,18 @@ class Client:
                 low = records[0].offset + 1
         return low
 
+    async def offsets_since(self, topic: str, partitions: Sequence[int], timestamp_ms: int) -> list[int]:
+        """Of each partition the first offset written at or after a time, as the broker finds it; the end where there is none."""
+        requests = [flymq.SeekToTimestamp(topic, "", number, timestamp_ms) for number in partitions]
+        return [found.offset for found in await self._asker.ask_all(requests, flymq.Offset)]
+
     # --- groups
+
+    def presence(self, group: str) -> Presence:
+        """A way to be seen as a member of a group that divides nothing."""
+        presence = Presence(self._dialer, self.settings, group)
+        self._adopt(presence)
+        return presence
 
     async def subscribe(self, topic: str, group: str, partition: int, mode: str = "commit") -> int:
         """Where a group would start to read: `earliest`, `latest`, or what it has committed (else the oldest)."""
@@ -372,7 +386,7 @@ class Client:
         self._adopt(consumer)
         return consumer
 
-    def _adopt(self, child: Producer | Consumer | Transaction) -> None:
+    def _adopt(self, child: Producer | Consumer | Transaction | Presence) -> None:
         self._children = [other for other in self._children if not other.closed]
         self._children.append(child)
 

@@ -45,6 +45,11 @@ class Groups:
         """Store positions (topic, partition, next offset) of a group whose members divide nothing, all asked for at once."""
         await self._asker.ask_all([flymq.Commit(topic, group, partition, at) for topic, partition, at in offsets], flymq.Ok)
 
+    async def plan(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
+        """Say where a group will be when what it is doing now is published (`client.stage.publish` with the group)."""
+        places = tuple(flymq.TopicOffset(*offset) for offset in offsets)
+        await self._asker.ask(flymq.GroupPlan(group, places), flymq.Ok)
+
     async def seek(
         self,
         group: str,

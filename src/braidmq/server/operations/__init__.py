@@ -24,6 +24,7 @@ from braidmq.server.operations import (
     stages,
     topics,
     transactions,
+    upkeep,
     users,
 )
 from braidmq.server.operations.calling import Answer, Caller, Outcome
@@ -77,6 +78,7 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.STAGE_STATUS: stages.stage_status,
     Op.STAGE_LIST: stages.stage_list,
     Op.TOPIC_PLACES: stages.topic_places,
+    Op.GROUP_PLAN: stages.group_plan,
     # --- cluster and topics
     Op.CLUSTER_JOIN: cluster.cluster_join,
     Op.CLUSTER_LEAVE: cluster.cluster_leave,
@@ -127,5 +129,10 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.PIPELINE_START: pipelines.pipeline_start,
     Op.PIPELINE_REPORT: pipelines.pipeline_report,
     Op.PIPELINE_END: pipelines.pipeline_end,
+    # --- what those who run a broker need
+    Op.DOCUMENT: upkeep.document,
+    Op.BACKUP_BEGIN: upkeep.backup_begin,
+    Op.BACKUP_READ: upkeep.backup_read,
+    Op.BACKUP_END: upkeep.backup_end,
 }
 """Each operation takes the request type that its opcode decodes to; the decoder's table pairs them."""

@@ -18,7 +18,7 @@ async def produce_delayed(caller: Caller, request: flymq.ProduceDelayed) -> Answ
     topic = broker.topics.get(request.topic)
     fault = None if topic is None or is_open(topic) else await broker.admission.fault(topic, request.data)
     if topic is not None and fault is not None:
-        buried = await broker.admission.bury(topic, request.key, request.data, fault)
+        buried = await broker.admission.bury(topic, request.partition, request.key, request.data, fault)
         return respond(caller, request, flymq.Delayed(buried.topic, buried.partition, buried.offset, buried.timestamp, *sizes))
     accepted = await broker.delayed.produce(
         request.topic, request.key, request.data, request.delay_ms, partition=request.partition,

@@ -23,6 +23,7 @@ async def stage_publish(caller: Caller, request: flymq.StagePublish) -> Answer:
     places = [(place.topic, place.partition, place.offset) for place in request.offsets]
     tasks = [(choice.task, choice.attempt, choice.batches) for choice in request.tasks]
     with ExitStack() as notes:
+        places = places or caller.broker.stages.planned(request.group, owner_text(caller.principal))
         if places:
             notes.enter_context(NotedCommit(caller, request.group, places, "stage"))
         first = await caller.broker.stages.publish(request.writer, request.epoch, tasks, request.group, places)
@@ -49,6 +50,12 @@ def stage_list(caller: Caller, request: flymq.StageList) -> Answer:
         for writer, epoch, found in caller.broker.stages.epochs()
     )
     return respond(caller, request, flymq.StagedEpochs(tuple(rows)))
+
+
+def group_plan(caller: Caller, request: flymq.GroupPlan) -> Answer:
+    places = [(place.topic, place.partition, place.offset) for place in request.offsets]
+    caller.broker.stages.plan(request.group, owner_text(caller.principal), places)
+    return respond(caller, request, flymq.Ok())
 
 
 def topic_places(caller: Caller, request: flymq.TopicPlaces) -> Answer:

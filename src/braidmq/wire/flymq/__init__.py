@@ -134,6 +134,7 @@ from braidmq.wire.flymq.schemas import (
     Validation,
 )
 from braidmq.wire.flymq.stages import (
+    GroupPlan,
     PartitionPlace,
     Places,
     StageAbort,
@@ -159,6 +160,16 @@ from braidmq.wire.flymq.transactions import (
     TxnOffsets,
     TxnProduce,
     TxnRollback,
+)
+from braidmq.wire.flymq.upkeep import (
+    BackupBegin,
+    BackupEnd,
+    BackupFile,
+    BackupFiles,
+    BackupPiece,
+    BackupRead,
+    Document,
+    DocumentText,
 )
 from braidmq.wire.flymq.users import (
     Acl,
@@ -202,6 +213,12 @@ __all__ = [
     "AuditQuery",
     "Auth",
     "Authenticated",
+    "BackupBegin",
+    "BackupEnd",
+    "BackupFile",
+    "BackupFiles",
+    "BackupPiece",
+    "BackupRead",
     "BatchProduced",
     "CancelDelayed",
     "ClusterJoin",
@@ -229,6 +246,8 @@ __all__ = [
     "Dialect",
     "DlqFail",
     "DlqReplayed",
+    "Document",
+    "DocumentText",
     "ErrorReply",
     "FailureRecorded",
     "Fetch",
@@ -251,6 +270,7 @@ __all__ = [
     "GroupLag",
     "GroupLeave",
     "GroupOffset",
+    "GroupPlan",
     "Groups",
     "HeartbeatReply",
     "Identity",

@@ -1,8 +1,8 @@
 """Every opcode of FlyMQ, published and our own.
 
 A response carries the opcode of its request; the exceptions are ERROR, and AUTH, which is answered with AUTH_RESPONSE.
-Our own operations use the two ranges the protocol leaves to extensions, 0C to 0F and 54 to 5F, and C0 to DF, which no published
-opcode is in.
+Our own operations use the two ranges the protocol leaves to extensions, 0C to 0F and 54 to 5F, and C0 to DF, which nothing
+published uses.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class Op(IntEnum):
     STAGE_STATUS = 0xC3
     STAGE_LIST = 0xC4
     TOPIC_PLACES = 0xC5
+    GROUP_PLAN = 0xC6
     # --- our own: pipelines and their runs
     PIPELINE_PUT = 0xC8
     PIPELINE_LIST = 0xC9
@@ -110,6 +111,11 @@ class Op(IntEnum):
     PIPELINE_START = 0xCD
     PIPELINE_REPORT = 0xCE
     PIPELINE_END = 0xCF
+    # --- our own: what those who run a broker need
+    DOCUMENT = 0xD0
+    BACKUP_BEGIN = 0xD1
+    BACKUP_READ = 0xD2
+    BACKUP_END = 0xD3
     # --- the answer to anything that failed
     ERROR = 0xFF
 

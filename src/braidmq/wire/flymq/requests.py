@@ -28,6 +28,7 @@ from braidmq.wire.flymq import (
     schemas,
     stages,
     transactions,
+    upkeep,
     users,
 )
 from braidmq.wire.flymq.dialect import Dialect
@@ -178,6 +179,7 @@ Request = (
     | roles.RoleRequest
     | users.UserRequest
     | audit.AuditRequest
+    | upkeep.UpkeepRequest
 )
 
 
@@ -284,6 +286,7 @@ REQUESTS: Final[dict[int, WireType[Any]]] = {
     **roles.REQUESTS,
     **users.REQUESTS,
     **audit.REQUESTS,
+    **upkeep.REQUESTS,
 }
 
 

@@ -24,6 +24,7 @@ from braidmq.wire.flymq import (
     schemas,
     stages,
     transactions,
+    upkeep,
     users,
 )
 from braidmq.wire.flymq.answers import OFFSET, OK, RECORD_METADATA, Offset, Ok, RecordMetadata
@@ -130,6 +131,7 @@ Response = (
     | roles.RoleResponse
     | users.UserResponse
     | audit.AuditResponse
+    | upkeep.UpkeepResponse
 )
 
 
@@ -191,6 +193,7 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     **roles.RESPONSES,
     **users.RESPONSES,
     **audit.RESPONSES,
+    **upkeep.RESPONSES,
 }
 
 

@@ -1,4 +1,4 @@
-"""Staged writes, C0 to C4, and TOPIC_PLACES, C5: for readers and writers that are many processes, as those of Spark are.
+"""Staged writes, C0 to C4, TOPIC_PLACES and GROUP_PLAN: for readers and writers that are many processes, as those of Spark are.
 
 A writer writes epochs, each from many tasks; what they stage is published by one request. All of these are our own.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from braidmq.wire.flymq.answers import OK
 from braidmq.wire.flymq.layout import BOOL, BYTES_VIEW, I32, I64, STR, U32, U64, Layout, Many, WireType, asked
 from braidmq.wire.flymq.opcodes import Op
 from braidmq.wire.flymq.places import TOPIC_OFFSET, TopicOffset
@@ -41,7 +42,10 @@ class StageChoice:
 
 @dataclass(frozen=True, slots=True)
 class StagePublish:
-    """Make an epoch readable, all of it at one moment, and once; commit a group's offsets with it."""
+    """Make an epoch readable, all of it at one moment, and once; commit a group's offsets with it.
+
+    A group without offsets means those that GROUP_PLAN named last.
+    """
 
     op: ClassVar[Op] = Op.STAGE_PUBLISH
     writer: str
@@ -80,7 +84,16 @@ class TopicPlaces:
     topics: tuple[str, ...]
 
 
-StageRequest = StageBatch | StagePublish | StageAbort | StageStatus | StageList | TopicPlaces
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """Where a group will be when the epoch that is being written now is published."""
+
+    op: ClassVar[Op] = Op.GROUP_PLAN
+    group: str
+    offsets: tuple[TopicOffset, ...]
+
+
+StageRequest = StageBatch | StagePublish | StageAbort | StageStatus | StageList | TopicPlaces | GroupPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +170,7 @@ REQUESTS: Final[dict[int, WireType[Any]]] = {
     Op.STAGE_STATUS: Layout(StageStatus, writer=STR, epoch=I64),
     Op.STAGE_LIST: Layout(StageList),
     Op.TOPIC_PLACES: Layout(TopicPlaces, topics=asked(STR)),
+    Op.GROUP_PLAN: Layout(GroupPlan, group=STR, offsets=asked(TOPIC_OFFSET)),
 }
 
 RESPONSES: Final[dict[int, WireType[Any]]] = {
@@ -165,5 +179,6 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     Op.STAGE_ABORT: _STATE,
     Op.STAGE_STATUS: _STATE,
     Op.STAGE_LIST: Layout(StagedEpochs, epochs=Many(_EPOCH)),
+    Op.GROUP_PLAN: OK,
     Op.TOPIC_PLACES: Layout(Places, topics=Many(Layout(TopicPlace, topic=STR, id=I64, partitions=Many(_PLACE)))),
 }

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TypeVar
 
+from braidmq.admin.service import WebService
 from braidmq.base.config import Config, Listen
+from braidmq.base.config_listen import HttpListen
 from braidmq.base.disk import Disk
 from braidmq.server.app import BrokerServer
 
@@ -22,9 +24,15 @@ class EmbeddedBroker:
     It runs on asyncio's own event loop, where `braid serve` takes uvloop, so both are tested.
     """
 
-    def __init__(self, disk: Disk, data_dir: str = "/data", **settings: object) -> None:
-        listen = (Listen("flymq", "127.0.0.1", 0),)
-        self._config = Config(data_dir=data_dir, listen=listen, **settings)  # type: ignore[arg-type]
+    def __init__(self, disk: Disk, data_dir: str = "/data", *, web: bool = False, **settings: object) -> None:
+        """With `web` its HTTP ports are open, each at a free port."""
+        defaults: dict[str, object] = {
+            "listen": (Listen("flymq", "127.0.0.1", 0),),
+            **{f"{name}_listen": HttpListen("http", "127.0.0.1", 0) for name in ("admin", "metrics", "health")},
+        }
+        self._config = Config(data_dir=data_dir, **{**defaults, **settings})  # type: ignore[arg-type]
+        self._web = web
+        self.service: WebService | None = None
         self._disk = disk
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-broker")
@@ -58,10 +66,20 @@ class EmbeddedBroker:
 
     async def _start(self) -> None:
         self.server = BrokerServer(self._config, disk=self._disk)
+        if self._web:
+            self.service = WebService(self.server)
+            self.service.start()
         await self.server.start()
 
     def stop(self) -> None:
         self.run(self.server.stop)
+        if self.service is not None:
+            self.run(self.service.stop)
+
+    def url(self, port: str, path: str) -> str:
+        """Where one of the HTTP ports has `path`."""
+        assert self.service is not None
+        return f"http://{self.service.addresses[port]}{path}"
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
         try:
