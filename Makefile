@@ -37,8 +37,8 @@ $(STAMP): pyproject.toml setup.py constraints.txt src/braidmq/hot/_native.pyx $(
 	@tools/setup_java.sh $(BIN)/python
 	@printf '%s' '$(CURDIR)' >$(STAMP)
 
-run: setup ## start a broker (FlyMQ on 127.0.0.1:9092, BlipMQ on 7878, fq on 8765) with its data in ./data
-	@exec $(BIN)/braid serve --data-dir $(DATA_DIR)
+run: setup ## a broker (FlyMQ on 127.0.0.1:9092, BlipMQ on 7878, fq on 8765) with sample traffic and a pipeline, its data in ./data
+	@exec $(BIN)/braid dev --data-dir $(DATA_DIR)
 
 test: setup ## run the tests (ARGS="-k name" narrows them down)
 	@tools/setup_test_programs.sh

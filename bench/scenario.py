@@ -112,7 +112,9 @@ def summary(measured: Measured) -> str:
         "server_cpu_us_per_message": "{:.3f} us CPU/message", "server_cpu_share": "server {:.0%} busy",
         "generator_cpu_share": "generator {:.0%} busy",
         "server_rss_bytes": "{:,.0f} bytes RSS", "server_rss_growth_bytes": "{:,.0f} of them new",
-        "evaluations_per_s": "{:,.0f} evaluations/s",
+        "evaluations_per_s": "{:,.0f} evaluations/s", "checks_per_s": "{:,.0f} checks/s", "restart_s": "start {:.2f} s",
+        "delayed_per_s": "{:,.0f} delayed/s", "late_p99_ms": "late by p99 {:.0f} ms", "late_max_ms": "at most {:.0f} ms",
+        "list_ms": "list {:.0f} ms", "lag_ms": "lag {:.0f} ms", "commit_ms": "commit {:.0f} ms", "polls": "{:,.0f} polls",
     }  # fmt: skip
     return ", ".join(text.format(measured[name]) for name, text in shown.items() if name in measured)
 

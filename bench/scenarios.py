@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from braid import braid, braid_environment, ceiling
+from features import FEATURES
 from flatness import FLATNESS
 from peers.mosquitto import mosquitto
 from peers.nats import nats
@@ -263,4 +264,5 @@ IDLE = Scenario(
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     PRODUCE_OS, PRODUCE_FSYNC, TOPICS_64, PRODUCE_PURE, LATENCY, FETCH, FETCH_V126, PRODUCE_BATCH, CLIENT, IDLE, *FLATNESS, *PUSH,
+    *FEATURES,
 )  # fmt: skip

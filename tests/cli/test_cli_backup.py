@@ -1,4 +1,4 @@
-"""`braid backup`, `verify` and `restore`: a copy of one moment while the broker works, checked in full, restored whole or not at all."""
+"""`braid backup`, `verify` and `restore`: a copy of one moment while the broker works, restored whole or not at all."""
 
 from __future__ import annotations
 

@@ -212,3 +212,12 @@ def test_a_link_behind_tls(tmp_path: Path) -> None:
             peer.bind(b"ex")
             publisher.data().publish(b"ex", b"", b"secret")
             assert peer.data().payloads(1) == [b"secret"]
+
+
+def test_a_broker_stops_while_its_links_are_being_refused() -> None:
+    """Links that try again all the time must not miss that they are to end, whatever they are doing at that moment."""
+    held = HeldPort()
+    links = tuple(upstream(held.number, user=f"link-{number}") for number in range(100))
+    for _ in range(5):
+        with FqBroker(fq_upstreams=links) as broker, FqPeer(broker.fq) as peer:
+            assert peer.status() == {"dropped_in": 0}

@@ -376,6 +376,7 @@ BY_KEY: Final[dict[str, Setting]] = {setting.key: setting for setting in SETTING
 
 OTHER_VARIABLES: Final[dict[str, str]] = {
     "BRAID_CONFIG": "Configuration file of `braid serve` and `braid config show`, where `--config` does not name one.",
+    "BRAID_CTX": "Context of the command line, where `--ctx` does not name one.",
     "BRAID_SERVERS": "Addresses, separated by commas, that clients and the command line connect to.",
     "BRAID_USERNAME": "Name with which clients and the command line log in.",
     "BRAID_PASSWORD": "Password with which clients and the command line log in. Shown nowhere.",

@@ -202,6 +202,7 @@ _ROWS: Final = (
     # --- configuration and command line
     ErrorSpec("CONFIG_UNKNOWN_KEY", "unknown setting `{key}` in {origin}{suggestion}", 400, 8, "`braid config show` lists every setting."),
     ErrorSpec("CONFIG_INVALID_VALUE", "setting `{key}` from {origin}: {reason}", 400, 8, "`braid config show` lists every setting with its kind."),
+    ErrorSpec("CHILD_ENDED", "{what} ended with status {status}: {words}", 500, 7, "Its own last words say why."),
     ErrorSpec("CONFIG_UNREADABLE", "cannot read configuration {path}: {reason}", 400, 8, "The file must be TOML, or JSON with the ending .json."),
     # --- Spark
     ErrorSpec("RECORDS_LOST", "{count} records of {topic}/{partition} from offset {start} to before {end} cannot be read: {reason}", 410, 8,

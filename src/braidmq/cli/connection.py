@@ -1,7 +1,8 @@
 """How commands reach a broker: the options they share, and the client made from them.
 
-`--server` wins over `BRAID_SERVERS`, `--user` over `BRAID_USERNAME`; everything else about the connection that has no option
-here is a setting of the client (`BRAID_CLIENT_*`), which applies to commands as it does to programs.
+`--server` wins over `BRAID_SERVERS`, `--user` over `BRAID_USERNAME`, and both over a context (`cli/contexts.py`); everything
+else about the connection that has no option here is a setting of the client (`BRAID_CLIENT_*`), which applies to commands as it
+does to programs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from braidmq.base.errors import BraidError
+from braidmq.cli.contexts import chosen_context
 from braidmq.cli.passwords import ask_password, read_password
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("connection")
+    group.add_argument("--ctx", metavar="NAME", help="context to use, see `braid ctx` (BRAID_CTX)")
     group.add_argument(
         "--server",
         action="append",
@@ -40,20 +43,34 @@ def open_client(args: argparse.Namespace) -> Client:
     """A client to be used in a `with` block, which makes sure that a broker answers."""
     from braidmq.client.sync import connect
 
+    context, asked_for = chosen_context(args)
+
+    def unless_set(variable: str) -> bool:
+        """Whether the context has a say: one that was asked for always has, the one in use gives way to variables."""
+        return asked_for or not os.environ.get(variable)
+
     settings: SettingArguments = {
-        "tls_ca_file": args.tls_ca_file,
-        "tls_cert_file": args.tls_cert_file,
-        "tls_key_file": args.tls_key_file,
+        "tls_ca_file": args.tls_ca_file or context.tls_ca_file,
+        "tls_cert_file": args.tls_cert_file or context.tls_cert_file,
+        "tls_key_file": args.tls_key_file or context.tls_key_file,
     }
+    servers = args.server
+    if servers is None and context.servers and unless_set("BRAID_SERVERS"):
+        servers = context.servers
     if args.user is not None:
         settings["username"] = args.user
+    elif context.user is not None and unless_set("BRAID_USERNAME"):
+        settings["username"] = context.user
+        password = context.read_password() if args.password_file is None else None
+        if password is not None:
+            settings["password"] = password
     if args.password_file is not None:
         settings["password"] = read_password(args.password_file)
     elif args.user is not None and not os.environ.get("BRAID_PASSWORD"):
         settings["password"] = ask_password(f"password of {args.user}: ")
     if args.timeout is not None:
         settings["timeout_s"] = duration_option(args.timeout, "--timeout")
-    return connect(args.server, **settings)
+    return connect(servers, **settings)
 
 
 def duration_option(text: str, option: str) -> float:

@@ -37,15 +37,23 @@ def build_parser() -> argparse.ArgumentParser:
         completion,
         config,
         consume,
+        cp,
+        ctx,
+        debug,
         delayed,
+        dev,
         dlq,
+        doctor,
         group,
+        help,
         log,
         pipeline,
         produce,
         role,
         schema,
         serve,
+        status,
+        top,
         topic,
         txn,
         user,
@@ -55,8 +63,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = BraidParser(prog="braid", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"braid {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    data = (serve, topic, produce, consume, group, schema, dlq, delayed, txn, pipeline)
-    for module in (*data, user, role, acl, audit, backup, bench, log, config, completion, version):
+    data = (serve, dev, topic, produce, consume, cp, group, schema, dlq, delayed, txn, pipeline)
+    keeping = (status, top, doctor, debug, backup, bench, log, ctx, config)
+    for module in (*data, user, role, acl, audit, *keeping, completion, help, version):
         module.register(commands)
     return parser
 

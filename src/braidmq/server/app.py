@@ -77,10 +77,6 @@ class BrokerServer:
         self.addresses: dict[str, str] = {}
         """Scheme to address of each listener; a second one of a scheme is `scheme-2`, and so on."""
 
-    @property
-    def listeners(self) -> tuple[Listener[Any], ...]:
-        return tuple(self._listeners)
-
     async def start(self) -> None:
         """Recover the log, then listen."""
         config = self.config

@@ -143,8 +143,9 @@ class Link:
     async def _connect(self) -> None:
         tls = self._context() if self._to.tls else None
         name = self._to.host if tls is not None else None
-        opened = asyncio.open_connection(self._to.host, self._to.port, ssl=tls, server_hostname=name)
-        reader, writer = await asyncio.wait_for(opened, _CONNECT_S_MAX)
+        # Not `wait_for`, which may forget that it was cancelled (Python 3.11): the link would never end.
+        async with asyncio.timeout(_CONNECT_S_MAX):
+            reader, writer = await asyncio.open_connection(self._to.host, self._to.port, ssl=tls, server_hostname=name)
         self._writer = writer
         self._subscribed.clear()
         pinger = asyncio.create_task(self._ping())

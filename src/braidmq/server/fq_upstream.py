@@ -102,8 +102,10 @@ class UpstreamLink:
         self._writers.clear()
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        opening = asyncio.open_connection(self._to.host, self._to.port, ssl=self._tls, limit=_READ_BYTES)
-        reader, writer = await asyncio.wait_for(opening, _CONNECT_SECONDS_MAX)
+        # Not `wait_for`, which forgets that it was cancelled when the connection is refused at the same moment (Python 3.11): the
+        # broker would wait for ever for the end of a link that goes on.
+        async with asyncio.timeout(_CONNECT_SECONDS_MAX):
+            reader, writer = await asyncio.open_connection(self._to.host, self._to.port, ssl=self._tls, limit=_READ_BYTES)
         self._writers.append(writer)
         return reader, writer
 
@@ -182,7 +184,8 @@ class UpstreamLink:
 
 
 async def _some(reader: asyncio.StreamReader, timeout_s: float | None) -> bytes:
-    data = await asyncio.wait_for(reader.read(_READ_BYTES), timeout_s)
+    async with asyncio.timeout(timeout_s):
+        data = await reader.read(_READ_BYTES)
     if not data:
         raise _LinkBroken("closed by the other side")
     return data

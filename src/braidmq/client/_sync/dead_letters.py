@@ -25,13 +25,13 @@ class DeadLetters:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
 
-    def ls(self, topic: str, max_count: int = LIST_MAX) -> list[flymq.DeadLetter]:
-        """The letters that were neither replayed nor purged, the oldest first."""
+    def ls(self, topic: str, max_count: int = LIST_MAX, after: str = "") -> list[flymq.DeadLetter]:
+        """The letters that were neither replayed nor purged, the oldest first; those after the one with the id `after`."""
         found: list[flymq.DeadLetter] = []
         while len(found) < max_count:
             # Each answer holds what fits it. The next one begins with the last letter of this one, unless that is gone by then.
-            last = found[-1].id if found else ""
-            request = flymq.FetchDlq(topic, max_count - len(found) + bool(found), last)
+            last = found[-1].id if found else after
+            request = flymq.FetchDlq(topic, max_count - len(found) + bool(last), last)
             page = (self._asker.ask(request, flymq.DeadLetters)).items
             fresh = page[1:] if page and page[0].id == last else page
             if not fresh:

@@ -1,0 +1,290 @@
+"""The ready-made pipelines on a real broker: what they make of topics, also when they are run twice or stopped in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from running_broker import RunningBroker
+
+from braidmq.base.errors import BraidError
+from braidmq.client import sync
+from braidmq.client.sync import Client
+from braidmq.spark.products.archive import archive_definition, history, safe_name
+from braidmq.spark.products.compact import compact
+from braidmq.spark.products.fields import kinds_in
+from braidmq.spark.products.mirror import mirror
+from braidmq.spark.products.page import bars, page, table
+from braidmq.spark.products.profile import SLICES, Drift, FieldProfile, find_drift, profile, write_table
+from braidmq.spark.products.triage import cause_of, triage
+
+if TYPE_CHECKING:
+    from conftest import NewTopic
+    from pyspark.sql import SparkSession
+
+HOSTILE = '<script>alert("1")</script>'
+
+
+@pytest.fixture
+def client(braid: RunningBroker) -> Iterator[Client]:
+    with sync.connect(braid.address) as client:
+        yield client
+
+
+@pytest.fixture
+def options(braid: RunningBroker) -> dict[str, str]:
+    return {"servers": braid.address}
+
+
+def fill(client: Client, topic: str, values: list[bytes], *, keys: int = 0, partition: int | None = None) -> None:
+    with client.producer() as producer:
+        for number, value in enumerate(values):
+            key = f"k{number % keys}".encode() if keys else None
+            producer.send(topic, value, key=key, partition=partition)
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        assert not any(name.startswith("on") or (value or "").startswith(("http", "javascript")) for name, value in attrs)
+
+
+# --- profile
+
+
+def test_a_profile_says_what_is_in_a_topic(
+    spark: SparkSession, client: Client, options: dict[str, str], new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(2, "profiled")
+    values = [{"id": n, "name": None if n % 4 == 0 else "x", "in": {"a": [1, "b"]}} for n in range(80)]
+    fill(client, topic, [json.dumps(value).encode() for value in values], keys=4)
+    fill(client, topic, [b"\xffno json", HOSTILE.encode()])
+    with client.producer() as producer:
+        producer.send(topic, b"{}", key=HOSTILE.encode())
+    found = profile(spark, topic, options)
+    assert found.records == 83
+    assert found.bytes == sum(part.bytes for part in found.partitions) > 83
+    assert len(found.partitions) == 2
+    assert sum(found.counts) == 83
+    assert (found.keyless, found.keys) == (2, 5)
+    assert found.top_keys[0][1] == 20
+    assert (HOSTILE, 1) in found.top_keys
+    assert found.values == {"object": 81, "not JSON": 2}
+    fields = {each.path: each for each in found.fields}
+    assert fields["id"].kinds == {"integer": 80}
+    assert fields["name"].kinds == {"string": 60, "null": 20}
+    assert fields["in.a[]"].kinds == {"integer": 80, "string": 80}
+    assert found.sizes["max"] >= found.sizes["p99"] >= found.sizes["p50"] > 0
+
+    text = found.html()
+    assert HOSTILE not in text and "&lt;script&gt;" in text
+    assert {"svg", "rect", "table"} <= set(Tags(text).seen) and "script" not in Tags(text).seen
+    write_table(found, str(tmp_path / "profiles"))
+    write_table(found, str(tmp_path / "profiles"))
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(str(tmp_path / "profiles")).to_pyarrow_table().to_pylist()
+    assert [row["value"] for row in rows if (row["section"], row["metric"]) == ("topic", "records")] == [83.0, 83.0]
+
+
+def test_an_empty_topic_has_a_profile(spark: SparkSession, options: dict[str, str], new_topic: NewTopic) -> None:
+    found = profile(spark, new_topic(1, "empty"), options)
+    assert (found.records, found.rate, found.key_skew, found.fields, found.drifts) == (0, 0, 0, [], [])
+    assert "0 records" in found.html()
+
+
+def test_drift_is_told_from_chance() -> None:
+    def seen(path: str, kind: str, slices: range, each: int) -> FieldProfile:
+        first, last = min(slices), max(slices)
+        return FieldProfile(path, {kind: each * len(slices)}, dict.fromkeys(slices, each), {kind: first}, {kind: last})
+
+    counts = [100] * SLICES
+    always = seen("always", "string", range(SLICES), 100)
+    came = seen("came", "string", range(24, SLICES), 100)
+    went = seen("went", "string", range(12), 100)
+    rare = FieldProfile("rare", {"string": 2}, {30: 1, 40: 1}, {"string": 30}, {"string": 40})
+    changed = seen("changed", "integer", range(24), 100)
+    changed.kinds["string"], changed.first_ms["string"], changed.last_ms["string"] = 2400, 24, 47
+    changed.slices |= dict.fromkeys(range(24, SLICES), 100)
+    drifts = find_drift([always, came, went, rare, changed], counts)
+    assert drifts == [Drift("went", "went", 11), Drift("came", "came", 24), Drift("changed", "integer became string", 24)]
+
+
+def test_fields_are_walked_to_a_depth() -> None:
+    assert dict(kinds_in({"a": {"b": [1.5, True]}})) == {"": "object", "a": "object", "a.b": "array", "a.b[]": "boolean"}
+    deep: Any = 1
+    for _ in range(50):
+        deep = {"x": deep}
+    assert len(list(kinds_in(deep))) == 5
+
+
+def test_pages_escape_what_they_show() -> None:
+    text = page(HOSTILE, HOSTILE, [table((HOSTILE,), [(HOSTILE,)]), bars(HOSTILE, [(HOSTILE, 1)])])
+    assert HOSTILE not in text
+    assert "script" not in Tags(text).seen
+
+
+# --- dead letters
+
+
+def test_triage_groups_letters_by_cause(client: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(1, "failing")
+    schema = f"schema-{topic}"
+    definition = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    client.schema.put(schema, json.dumps(definition).encode(), "json")
+    client.schema.bind(topic, schema, "dead-letter")
+    for number in range(25):
+        client.produce(topic, json.dumps({"n": f"text {number}"}).encode())
+    for _ in range(3):
+        client.produce(topic, HOSTILE.encode(), key=HOSTILE.encode())
+    found = triage(client, topic)
+    assert found.letters == 28
+    assert [cause.count for cause in found.causes] == [25, 3]
+    assert all(len(cause.samples) == 3 for cause in found.causes)
+    assert found.causes[1].samples[0].value == HOSTILE
+    assert found.causes[0].first_ms > 0
+    text = found.html()
+    assert HOSTILE not in text and "script" not in Tags(text).seen
+    assert found.documents()[0]["count"] == 25
+    client.dlq.retry(topic, found.causes[1].samples[0].id)
+    assert triage(client, topic).letters in (27, 28), "it is open again only if it failed again"
+    client.dlq.purge(topic)
+    assert triage(client, topic).letters == 0
+
+
+def test_causes_forget_what_differs() -> None:
+    assert cause_of("offset 12 of 'x'") == cause_of("offset 9 of 'yy'") == "offset N of '…'"
+    assert cause_of("id 6f9619ff-8b86-d011-b42d-00c04fc964ff") == cause_of("id 00000000-8b86-d011-b42d-00c04fc964ff") == "id ID"
+    assert cause_of("division by zero") != cause_of("key missing")
+
+
+# --- mirror
+
+
+def test_a_mirror_copies_each_record_once(
+    spark: SparkSession, client: Client, options: dict[str, str], new_topic: NewTopic, checkpoint: str
+) -> None:
+    topic = new_topic(3, "mirrored")
+
+    def copy() -> None:
+        query = mirror(spark, [topic], options, options, checkpoint=checkpoint, prefix="copy.", once=True)
+        assert query.awaitTermination(60)
+
+    def records(name: str) -> list[tuple[int, bytes | None, bytes, dict[str, bytes]]]:
+        found = []
+        for part in client.metadata(name).partitions:
+            found += [(r.partition, r.key, r.value, r.headers) for r in client.fetch(name, part.partition, part.oldest).records]
+        return found
+
+    fill(client, topic, [b"value %d" % n for n in range(50)], keys=7)
+    client.produce(topic, b"with headers", headers={"trace": b"1"})
+    copy()
+    copy()
+    assert records(f"copy.{topic}") == records(topic)
+    fill(client, topic, [b"more"], keys=1)
+    copy()
+    assert records(f"copy.{topic}") == records(topic)
+    assert sum(part.lag for part in client.group.lag(f"mirror-{topic}", topic)) == 0
+
+
+def test_a_mirror_refuses_itself_and_too_few_partitions(
+    spark: SparkSession, client: Client, options: dict[str, str], new_topic: NewTopic, checkpoint: str
+) -> None:
+    topic = new_topic(3)
+    with pytest.raises(BraidError, match="needs a prefix"):
+        mirror(spark, [topic], options, options, checkpoint=checkpoint)
+    client.create_topic(f"small.{topic}", 1)
+    with pytest.raises(BraidError, match="has 1 partitions"):
+        mirror(spark, [topic], options, options, checkpoint=checkpoint, prefix="small.")
+
+
+# --- compact
+
+
+def test_compact_keeps_the_latest_of_each_key(
+    spark: SparkSession, client: Client, options: dict[str, str], new_topic: NewTopic, tmp_path: Path, checkpoint: str
+) -> None:
+    from deltalake import DeltaTable
+
+    topic, target = new_topic(2, "changes"), new_topic(1, "latest")
+    path = str(tmp_path / "table")
+
+    def run() -> dict[bytes, bytes]:
+        query = compact(spark, topic, options, checkpoint=checkpoint, table=path, to_topic=target, once=True)
+        assert query.awaitTermination(60)
+        assert query.exception() is None
+        rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+        assert len({row["key"] for row in rows}) == len(rows)
+        return {row["key"]: row["value"] for row in rows}
+
+    fill(client, topic, [b"%d" % n for n in range(30)], keys=5)
+    fill(client, topic, [b"without key"])
+    assert run() == {b"k%d" % n: b"%d" % (25 + n) for n in range(5)}
+    assert run() == {b"k%d" % n: b"%d" % (25 + n) for n in range(5)}
+    fill(client, topic, [b"new"], keys=1)
+    assert run()[b"k0"] == b"new"
+    copied = client.fetch(target, 0, 0).records
+    assert len(copied) == 6
+    assert {record.key: record.value for record in copied} == run()
+    with pytest.raises(BraidError, match="into itself"):
+        compact(spark, topic, options, checkpoint=checkpoint, to_topic=topic)
+    with pytest.raises(BraidError, match="needs a table"):
+        compact(spark, topic, options, checkpoint=checkpoint)
+
+
+# --- archive and history
+
+
+def archive_once(spark: SparkSession, topic: str, path: Path, server: str) -> None:
+    """As `braid pipeline archive --once` does it."""
+    from braidmq.spark.pipeline.context import Context
+    from braidmq.spark.pipeline.reading import read_yaml
+    from braidmq.spark.pipeline.running import Run
+
+    reading = read_yaml(archive_definition(topic, str(path / "table"), max_records=20), str(path / "archive.yaml"), {})
+    assert Run(spark, Context(reading.require(), str(path), server), reading, once=True).go() == "finished"
+
+
+def test_history_has_neither_gap_nor_overlap(
+    spark: SparkSession, client: Client, braid: RunningBroker, options: dict[str, str], new_topic: NewTopic, tmp_path: Path
+) -> None:
+    from deltalake import DeltaTable
+
+    topic = new_topic(2, "archived")
+    table = str(tmp_path / "table")
+
+    def offsets() -> list[tuple[int, int]]:
+        rows = history(topic, table, spark=spark, options=options).select("partition", "offset").collect()
+        return sorted((row[0], row[1]) for row in rows)
+
+    def everything() -> list[tuple[int, int]]:
+        return [(part.partition, offset) for part in client.metadata(topic).partitions for offset in range(part.newest)]
+
+    fill(client, topic, [b"%d" % n for n in range(50)], keys=9)
+    assert offsets() == everything(), "without an archive there is the topic alone"
+    archive_once(spark, topic, tmp_path, braid.address)
+    assert DeltaTable(table).metadata().partition_columns == ["day"]
+    fill(client, topic, [b"hot %d" % n for n in range(10)], keys=9)
+    assert offsets() == everything()
+    archive_once(spark, topic, tmp_path, braid.address)
+    assert offsets() == everything()
+    DeltaTable(table).optimize.compact()
+    assert offsets() == everything()
+    frame = history(topic, table, spark=spark, options=options)
+    assert frame.columns == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
+    assert {bytes(row.value) for row in frame.collect()} >= {b"0", b"49", b"hot 9"}
+    with pytest.raises(BraidError, match="holds records of"):
+        history(new_topic(), table, spark=spark, options=options)
+
+
+def test_names_of_topics_become_safe_names() -> None:
+    assert [safe_name(name) for name in ("orders", "a/b c", "../x", "日本")] == ["orders", "a_b_c", "x", "topic"]
