@@ -91,10 +91,10 @@ class RunningBroker:
         self.addresses = json.loads(ready_file.read_text())
 
     def _with_port(self, flag: str) -> str:
-        if _ANY_PORT not in flag:
-            return flag
-        self._ports.append(HeldPort())
-        return flag.replace(_ANY_PORT, self._ports[-1].address)
+        while _ANY_PORT in flag:
+            self._ports.append(HeldPort())
+            flag = flag.replace(_ANY_PORT, self._ports[-1].address, 1)
+        return flag
 
     def signal(self, number: int) -> None:
         assert self._process is not None

@@ -58,7 +58,7 @@ def letters_of(frame: DataFrame, reason: Column, error: Column, context: Context
         raise BraidError("INVALID_ARGUMENT", reason=f"{what} makes dead letters, which need {missing}: {hint}")
     return frame.select(
         F.lit(origin).alias("topic"), F.lit(-1).alias("partition"), F.lit(-1).cast("bigint").alias("offset"),
-        F.lit(None).cast("binary").alias("key"), F.to_json(F.struct(*columns)).cast("binary").alias("value"),
+        F.lit(None).cast("binary").alias("key"), F.to_json(F.struct(*[name for name in columns if not name.startswith("__")])).cast("binary").alias("value"),
         F.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers"), reason.alias("reason"), error.alias("error"),
     )  # fmt: skip
 
