@@ -100,7 +100,7 @@ class Stages:
 
     async def _checked(self, topic: Topic, partition: int, batch: bytes) -> list[tuple[Topic, int, bytes]]:
         """The batch without the records that do not fit, and those as dead letters; raises where the topic refuses them."""
-        kept, letters = await self._broker.admission.divide_batch(topic, batch)
+        kept, letters = await self._broker.admission.divide_batch(topic, partition, batch)
         parts = [(topic, partition, kept)] if kept else []
         if letters:
             dead = await self._broker.dead_letters.topic_for(topic.name)
