@@ -178,7 +178,7 @@ def test_a_mirror_copies_each_record_once(
 
     def copy() -> None:
         query = mirror(spark, [topic], options, options, checkpoint=checkpoint, prefix="copy.", once=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(110)
 
     def records(name: str) -> list[tuple[int, bytes | None, bytes, dict[str, bytes]]]:
         found = []
@@ -221,7 +221,7 @@ def test_compact_keeps_the_latest_of_each_key(
 
     def run() -> dict[bytes, bytes]:
         query = compact(spark, topic, options, checkpoint=checkpoint, table=path, to_topic=target, once=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(110)
         assert query.exception() is None
         rows = DeltaTable(path).to_pyarrow_table().to_pylist()
         assert len({row["key"] for row in rows}) == len(rows)
