@@ -7,6 +7,7 @@ and `/` is not; where FlyMQ's own paths end with a name, the rest of the path is
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+logger = logging.getLogger("braidmq.admin")
 
 Serve = Callable[[Request], Awaitable[Response]]
 
@@ -153,6 +156,10 @@ class _Around:
 
         async def send_marked(message: Any) -> None:
             if message["type"] == "http.response.start":
+                if logger.isEnabledFor(logging.DEBUG):
+                    # Neither query nor body: either may hold what is nobody's business.
+                    status, extra = message["status"], {"request_id": request_id}
+                    logger.debug("%s %s: %d", request.method, scope["path"], status, extra=extra)
                 present = {name.lower() for name, _ in message["headers"]}
                 added = {**_HEADERS, "X-Request-Id": request_id}
                 message["headers"] = [

@@ -356,6 +356,10 @@ ADMIN_SESSIONS_MAX: Final = 10_000
 """Logins of the web console that are remembered; past it the one that was used longest ago has to log in again."""
 ADMIN_SESSION_IDLE_SECONDS_MAX: Final = 8 * 3600.0
 """Silence after which a login of the web console is forgotten."""
+METRIC_TOPICS_MAX: Final = 2000
+"""Topics with metrics of their own, the largest; every one makes each scrape larger for ever."""
+METRIC_GROUPS_MAX: Final = 2000
+"""Groups with metrics of their own, those that are furthest behind."""
 LIVE_STREAMS_MAX: Final = 64
 """Live tails and live figures at a time: each makes the broker's loop look again and again."""
 REQUEST_ID_CHARACTERS_MAX: Final = 128

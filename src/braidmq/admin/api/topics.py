@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from braidmq.admin.call import Call, Nothing, PageQuery
+from braidmq.admin.looking import open_log
 from braidmq.admin.shapes import Bounds
 from braidmq.admin.times import rfc3339
 from braidmq.base import limits
@@ -13,10 +14,6 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.pace import Pace
 from braidmq.broker.topics import PROPERTIES, Topic
-from braidmq.log.partition import PartitionLog
-
-_OPENING_STEPS = 5
-"""To open a partition takes as long as so many other things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +143,6 @@ async def configure_topic(call: Call[Nothing, TopicChange]) -> TopicDetail:
 
 
 # --- measuring
-
-
-async def open_log(broker: Broker, topic: Topic, partition: int, pace: Pace) -> PartitionLog | None:
-    """The log of a partition; None where nothing was ever written, so that looking at a topic opens nothing."""
-    await pace.step()
-    if broker.store.opened(topic.id, partition) is None:
-        if broker.store.is_unused(topic.id, partition) or broker.topics.by_id(topic.id) is None:
-            return None
-        await pace.step(_OPENING_STEPS)
-    return broker.log_of(topic, partition) if broker.topics.by_id(topic.id) is not None else None
 
 
 async def partition_rows(broker: Broker, topic: Topic, pace: Pace) -> list[PartitionRow]:
