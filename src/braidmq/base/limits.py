@@ -346,6 +346,10 @@ HTTP_CONNECTIONS_MAX: Final = 512
 """Connections of one HTTP port, live tails included; more are answered 503."""
 HTTP_BODY_BYTES_MAX: Final = 8 * MIB
 """Body of one request of the admin API; larger records go by the protocols that are made for them."""
+FORM_FIELDS_MAX: Final = 200
+"""Fields of one form of the web console."""
+MASK_FIELDS_CHARACTERS_MAX: Final = 4096
+"""The list of fields that a topic masks."""
 GATE_CALLS_AT_ONCE_MAX: Final = 8
 """Requests of the admin API that the broker's loop works on at a time; the rest wait in the HTTP thread."""
 GATE_SECONDS_MAX: Final = 60.0

@@ -13,11 +13,15 @@ from braidmq.admin.api import (
     cluster,
     dead_letters,
     deliveries,
+    disk,
     groups,
+    letter_mending,
     logins,
+    message_detail,
     messages,
     schemas,
     system,
+    topic_figures,
     topics,
     waiting,
 )
@@ -39,6 +43,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint("DELETE", "/api/v1/topics/{topic}", Rule.ADMIN, topics.delete_topic, 204, raw_tail=True),
     Endpoint("GET", "/api/v1/topics/{topic}/messages", Rule.READ_TOPIC, messages.list_messages),
     Endpoint("POST", "/api/v1/topics/{topic}/messages", Rule.WRITE_TOPIC, messages.produce_message, 201),
+    Endpoint("GET", "/api/v1/topics/{topic}/messages/{partition}/{offset}", Rule.READ_TOPIC, message_detail.get_message),
+    Endpoint("GET", "/api/v1/topic-figures", Rule.AUTHENTICATED, topic_figures.list_topic_figures),
     Endpoint("GET", "/api/v1/topics/{topic}/tail", Rule.READ_TOPIC, messages.tail_messages, media=EVENTS),
     # --- groups
     Endpoint("GET", "/api/v1/topics/{topic}/groups/{group}", Rule.READ_TOPIC, groups.get_topic_group),
@@ -62,6 +68,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint("DELETE", "/api/v1/dlq/{topic}", Rule.ADMIN, dead_letters.purge_letters, 204, raw_tail=True),
     Endpoint("POST", "/api/v1/dlq/{topic}/replay", Rule.ADMIN, dead_letters.replay_letters),
     Endpoint("POST", "/api/v1/dlq/{topic}/replay/{id}", Rule.ADMIN, dead_letters.replay_letter),
+    Endpoint("POST", "/api/v1/dlq/{topic}/retry/{id}", Rule.ADMIN, letter_mending.retry_letter),
     Endpoint("GET", "/api/v1/delayed", Rule.ADMIN, waiting.list_delayed),
     Endpoint("DELETE", "/api/v1/delayed/{id}", Rule.AUTHENTICATED, waiting.cancel_delayed, 204),
     Endpoint("GET", "/api/v1/transactions", Rule.ADMIN, waiting.list_transactions),
@@ -107,6 +114,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/api/v1/stats", Rule.ADMIN, system.get_stats),
     Endpoint("GET", "/api/v1/figures/live", Rule.AUTHENTICATED, system.follow_figures, media=EVENTS),
     Endpoint("GET", "/api/v1/recovery", Rule.ADMIN, system.get_recovery),
+    Endpoint("GET", "/api/v1/disk", Rule.ADMIN, disk.get_disk),
     Endpoint("GET", "/api/v1/config", Rule.ADMIN, system.get_config),
 )
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from braidmq.admin.api.messages import shown
 from braidmq.admin.call import Call, Nothing
+from braidmq.admin.masking import Mask, mask_of
 from braidmq.admin.shapes import Bounds
 from braidmq.admin.times import rfc3339
 from braidmq.base.errors import BraidError
@@ -101,7 +102,8 @@ async def list_letters(call: Call[LetterQuery, Nothing]) -> list[LetterRow]:
     for name in (letters.origin_of(call.path["topic"]), letters.topic_name(call.path["topic"])):
         call.require(Rule.READ_TOPIC, name, what="list_letters")
     found = await letters.letters(call.path["topic"], query.max_messages, matching=query.filter, start=query.start)
-    return [_row(letter) for letter in found]
+    mask = mask_of(call, call.broker.topics.get(letters.origin_of(call.path["topic"])))
+    return [_row(letter, mask) for letter in found]
 
 
 async def purge_letters(call: Call[Nothing, Nothing]) -> None:
@@ -127,10 +129,11 @@ async def replay_letters(call: Call[Nothing, Replay]) -> Counted:
     return Counted(count)
 
 
-def _row(letter: Letter) -> LetterRow:
-    value, encoding = shown(letter.value)
+def _row(letter: Letter, mask: Mask | None) -> LetterRow:
+    key, raw = (letter.key, letter.value) if mask is None else (mask.key(letter.key), mask.value(letter.value))
+    value, encoding = shown(raw)
     return LetterRow(
-        letter.id, letter.origin_topic, base64.b64encode(letter.value).decode(), letter.error, letter.attempts,
+        letter.id, letter.origin_topic, base64.b64encode(raw).decode(), letter.error, letter.attempts,
         rfc3339(letter.last_ms), letter.reason, value if encoding == "text" else "", letter.origin_partition, letter.origin_offset,
-        rfc3339(letter.first_ms), letter.partition, letter.offset, None if letter.key is None else shown(letter.key)[0],
+        rfc3339(letter.first_ms), letter.partition, letter.offset, None if key is None else shown(key)[0],
     )  # fmt: skip

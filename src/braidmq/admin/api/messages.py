@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from braidmq import hot
 from braidmq.admin.call import Call, Nothing, read_cursor, write_cursor
 from braidmq.admin.live import Event, LiveStream
+from braidmq.admin.masking import Mask, mask_of
 from braidmq.admin.shapes import Bounds
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
@@ -107,7 +108,7 @@ async def list_messages(call: Call[MessageQuery, Nothing]) -> MessagePage:
     broker, query = call.broker, call.query
     topic = broker.topic(call.path["topic"])
     places = _cursor_places(query.cursor, topic) if query.cursor else await _first_places(broker, topic, query)
-    found = await _read(broker, topic, places, query.limit, query.filter, query.value_bytes)
+    found = await _read(broker, topic, places, query.limit, query.filter, query.value_bytes, mask_of(call, topic))
     logs = [broker.log_of(topic, number) for number in range(topic.partitions)]
     more = any(offset < logs[number].high_watermark for number, offset in places.items())
     return MessagePage(
@@ -126,7 +127,7 @@ async def tail_messages(call: Call[TailQuery, Nothing]) -> LiveStream:
         call.require(Rule.READ_TOPIC, topic.name, what="tail_messages")
         if broker.topics.by_id(topic.id) is None:
             raise BraidError("TOPIC_NOT_FOUND", topic=topic.name)
-        found = await _read(broker, topic, places, _LIVE_MESSAGES, query.filter, query.value_bytes)
+        found = await _read(broker, topic, places, _LIVE_MESSAGES, query.filter, query.value_bytes, mask_of(call, topic))
         return [Event("message", message) for message in found]
 
     return LiveStream(step, _LIVE_SECONDS)
@@ -135,8 +136,8 @@ async def tail_messages(call: Call[TailQuery, Nothing]) -> LiveStream:
 async def produce_message(call: Call[Nothing, NewMessage]) -> StoredMessage:
     """Add a record to a topic, as PRODUCE does; durable when the answer comes."""
     body = call.body
-    key = b"" if body.key is None else _bytes(body.key, body.key_encoding, "key")
-    value = _bytes(body.value, body.value_encoding, "value")
+    key = b"" if body.key is None else bytes_of(body.key, body.key_encoding, "key")
+    value = bytes_of(body.value, body.value_encoding, "value")
     attrs = encode_headers({name: text.encode() for name, text in body.headers.items()})
     broker = call.broker
     topic = broker.topics.get(call.path["topic"]) or await broker.auto_create(call.path["topic"], by=call.account)
@@ -186,7 +187,7 @@ def _cursor_places(cursor: str, topic: Topic) -> dict[int, int]:
 
 
 async def _read(
-    broker: Broker, topic: Topic, places: dict[int, int], limit: int, filter_text: str, value_bytes: int
+    broker: Broker, topic: Topic, places: dict[int, int], limit: int, filter_text: str, value_bytes: int, mask: Mask | None
 ) -> list[Message]:
     """Records from `places` on, which are moved behind what was looked at."""
     found: list[Message] = []
@@ -195,7 +196,7 @@ async def _read(
         share = max(1, left // (len(places) - turn)) if left else 0
         if share:
             some, places[number] = await _read_partition(
-                broker, broker.log_of(topic, number), places[number], share, filter_text, value_bytes
+                broker, broker.log_of(topic, number), places[number], share, filter_text, value_bytes, mask
             )
             found += some
             left -= len(some)
@@ -204,7 +205,7 @@ async def _read(
 
 
 async def _read_partition(
-    broker: Broker, log: PartitionLog, offset: int, limit: int, filter_text: str, value_bytes: int
+    broker: Broker, log: PartitionLog, offset: int, limit: int, filter_text: str, value_bytes: int, mask: Mask | None
 ) -> tuple[list[Message], int]:
     found: list[Message] = []
     deadline = broker.clock.monotonic() + limits.FILTER_SCAN_SECONDS_MAX
@@ -218,7 +219,7 @@ async def _read_partition(
             break
         data = b"".join(read.slices)
         # Decoding and searching a megabyte takes milliseconds, so it is done beside the loop.
-        take = partial(_decode, data, log.partition, offset, limit - len(found), filter_text, value_bytes, read.next_offset)
+        take = partial(_decode, data, log.partition, offset, limit - len(found), filter_text, value_bytes, read.next_offset, mask)
         some, following = await broker.compute(take)
         if following <= offset:
             break
@@ -228,7 +229,7 @@ async def _read_partition(
 
 
 def _decode(
-    data: bytes, partition: int, offset: int, limit: int, filter_text: str, value_bytes: int, end: int
+    data: bytes, partition: int, offset: int, limit: int, filter_text: str, value_bytes: int, end: int, mask: Mask | None
 ) -> tuple[list[Message], int]:
     """Up to `limit` messages that match, and the offset behind the last one looked at."""
     matches = compile_filter(filter_text) if filter_text else None
@@ -240,18 +241,22 @@ def _decode(
     records, following = hot.decode_records(data, offset, wanted, take)
     found = []
     for at, timestamp, key, value, attrs in records:
+        if mask is not None:
+            key, value = mask.key(key), mask.value(value)
         if matches is None or matches(key, value):
-            found.append(_message(partition, at, timestamp, key, value, attrs, value_bytes))
+            found.append(message_of(partition, at, timestamp, key, value, attrs, value_bytes, mask))
             if len(found) >= limit:
                 return found, at + 1
     return found, max(following, end if len(records) < wanted else following)
 
 
-def _message(
-    partition: int, offset: int, timestamp: int, key: bytes | None, value: bytes, attrs: bytes, value_bytes: int
+def message_of(
+    partition: int, offset: int, timestamp: int, key: bytes | None, value: bytes, attrs: bytes, value_bytes: int, mask: Mask | None
 ) -> Message:
+    """A record as it is shown; its key and value are masked already."""
     text, encoding = shown(value[:value_bytes], cut=len(value) > value_bytes)
     headers = {name: shown(raw)[0] for name, raw in decode_headers(attrs).items()} if attrs else {}
+    headers = headers if mask is None else mask.headers(headers)
     key_text, key_encoding = (None, None) if key is None else shown(key)
     return Message(
         partition, offset, timestamp, text, encoding, len(value), len(value) > value_bytes, headers, key_text, key_encoding
@@ -268,7 +273,8 @@ def shown(raw: bytes, *, cut: bool = False) -> tuple[str, Encoding]:
     return base64.b64encode(raw).decode(), "base64"
 
 
-def _bytes(text: str, encoding: Encoding, name: str) -> bytes:
+def bytes_of(text: str, encoding: Encoding, name: str) -> bytes:
+    """The bytes that a caller means."""
     if encoding == "text":
         return text.encode()
     try:

@@ -69,6 +69,7 @@ class TopicQuery(PageQuery):
     """Which topics."""
 
     prefix: Annotated[str, "only topics whose names begin like this"] = ""
+    search: Annotated[str, "only topics whose names hold this, in upper or lower case"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,7 @@ class TopicChange:
 
 async def list_topics(call: Call[TopicQuery, Nothing]) -> list[TopicRow]:
     """The topics that the caller may read, by name. A header `Link` leads to the next page where there is one."""
-    names = [name for name in call.visible(call.broker.topic_names()) if name.startswith(call.query.prefix)]
-    shown, cursor = call.page(names, lambda name: name, call.query)
+    shown, cursor = topic_page(call)
     call.link_next(cursor)
     pace = Pace()
     rows = []
@@ -108,6 +108,13 @@ async def list_topics(call: Call[TopicQuery, Nothing]) -> list[TopicRow]:
         if topic is not None:
             rows.append(_row(call.broker, topic, await partition_rows(call.broker, topic, pace)))
     return rows
+
+
+def topic_page(call: Call[TopicQuery, Nothing]) -> tuple[list[str], str | None]:
+    """The names that a query asks for, and the cursor of the next ones. Names are chosen first: rights take longer to look up."""
+    query, wanted = call.query, call.query.search.casefold()
+    names = [name for name in call.broker.topic_names() if name.startswith(query.prefix) and wanted in name.casefold()]
+    return call.page(call.visible(names), lambda name: name, query)
 
 
 async def create_topic(call: Call[Nothing, NewTopic]) -> TopicDetail:
