@@ -8,6 +8,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from proof_length import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,7 @@ SCHEMA = compiled(MIXED)
 
 
 @given(VALUES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=length(60, 200), deadline=None)
 def test_what_was_written_passes_and_every_cut_of_it_fails(value: dict[str, Any]) -> None:
     message = written(MIXED, value)
     assert SCHEMA.check(message) == []
@@ -77,7 +78,7 @@ def test_what_was_written_passes_and_every_cut_of_it_fails(value: dict[str, Any]
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=length(100, 500), deadline=None)
 def test_any_bytes_that_pass_are_read_whole_by_fastavro(message: bytes) -> None:
     parsed = fastavro.parse_schema(MIXED)
     stream = io.BytesIO(message)

@@ -8,6 +8,7 @@ from typing import Any
 
 import fastavro
 import pytest
+from proof_length import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -162,7 +163,7 @@ SAMPLES = {"int": 1, "long": 1 << 40, "float": 1.5, "double": 1.5, "string": "x"
 
 
 @given(TYPES, TYPES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=length(80, 300), deadline=None)
 def test_avro_agrees_with_a_real_reader(reader: Any, writer: Any) -> None:
     """Where nothing is refused, fastavro reads every branch that was written; where something is, it fails on one."""
     reads = []

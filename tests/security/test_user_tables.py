@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from proof_length import length
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -131,7 +132,7 @@ class UsersAgainstAModel(RuleBasedStateMachine):
         assert replayed.snapshot() == self.table.snapshot()
 
 
-UsersAgainstAModel.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+UsersAgainstAModel.TestCase.settings = settings(max_examples=length(20, 40), stateful_step_count=25, deadline=None)
 TestUsersAgainstAModel = UsersAgainstAModel.TestCase
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hypothesis import settings
+from proof_length import length
 from hypothesis import strategies as st
 
 from braidmq.base.limits import BLIPMQ_METADATA_ENTRIES_MAX
@@ -25,7 +26,7 @@ from braidmq.wire.blipmq import (
     legacy,
 )
 
-quick = settings(max_examples=300, deadline=None, database=None)
+quick = settings(max_examples=length(60, 300), deadline=None, database=None)
 """No deadline, because the machine may be busy with other things; no database, so that every run starts the same."""
 
 
