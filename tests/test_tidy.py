@@ -26,6 +26,7 @@ MADE = {
     ".pytest_cache",
     ".hypothesis",
     "results",
+    "artefacts",
 }
 TEXT = {".py", ".pyx", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".json", ""}
 

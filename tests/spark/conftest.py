@@ -115,7 +115,8 @@ def stop_spark(spark: SparkSession) -> None:
 @pytest.fixture(scope="session")
 def braid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A broker in a process of its own, speaking all three protocols, shared by all tests: use topics of your own."""
-    flags = ("--listen", "flymq://127.0.0.1:0,blipmq://127.0.0.1:0,fq://127.0.0.1:0", "--durability", "os")
+    listen = [("--listen", f"{protocol}://127.0.0.1:0") for protocol in ("flymq", "blipmq", "fq")]
+    flags = (*(word for words in listen for word in words), "--durability", "os")
     broker = RunningBroker(tmp_path_factory.mktemp("broker") / "data", flags)
     broker.start()
     try:

@@ -155,8 +155,9 @@ def test_triage_groups_letters_by_cause(client: Client, new_topic: NewTopic) -> 
     text = found.html()
     assert HOSTILE not in text and "script" not in Tags(text).seen
     assert found.documents()[0]["count"] == 25
+    client.schema.bind(topic, "")
     client.dlq.retry(topic, found.causes[1].samples[0].id)
-    assert triage(client, topic).letters in (27, 28), "it is open again only if it failed again"
+    assert triage(client, topic).letters == 27, "what was sent back is not open any more"
     client.dlq.purge(topic)
     assert triage(client, topic).letters == 0
 
@@ -177,7 +178,7 @@ def test_a_mirror_copies_each_record_once(
 
     def copy() -> None:
         query = mirror(spark, [topic], options, options, checkpoint=checkpoint, prefix="copy.", once=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(110)
 
     def records(name: str) -> list[tuple[int, bytes | None, bytes, dict[str, bytes]]]:
         found = []
@@ -220,7 +221,7 @@ def test_compact_keeps_the_latest_of_each_key(
 
     def run() -> dict[bytes, bytes]:
         query = compact(spark, topic, options, checkpoint=checkpoint, table=path, to_topic=target, once=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(110)
         assert query.exception() is None
         rows = DeltaTable(path).to_pyarrow_table().to_pylist()
         assert len({row["key"] for row in rows}) == len(rows)

@@ -2,8 +2,8 @@
 
 `spark.read.format("braid")` works in any session of a Python that has BraidMQ installed. What this adds is what Spark does not do
 by itself: it finds Java, lets workers run on the Python that asks (Spark would take whatever `python3` is on the PATH), turns on
-the filter pushdown of Python data sources and Arrow, sets the session to UTC so that timestamps mean the same everywhere, and
-registers the data source. Everything can be overridden by `config`.
+the filter pushdown of Python data sources and Arrow, and sets the session to UTC so that timestamps mean the same everywhere.
+Everything can be overridden by `config`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def session(
     remote: str | None = None,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session on `master` (`local[*]` where neither is named), or on the Spark Connect server `remote`, with `braid` registered.
+    """A session on `master` (`local[*]` where neither is named), or on the Spark Connect server `remote`, ready for `braid`.
 
     `config` are settings of Spark; they win over ours. As ever with Spark, a session that exists already in this process is
     returned as it is, with the settings that can still be changed.
@@ -73,9 +73,5 @@ def session(
     settings |= config or {}
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.appName(app_name).getOrCreate()
-
-    from braidmq.spark.source import BraidDataSource
-
-    spark.dataSource.register(BraidDataSource)
-    return spark
+    # Spark finds the data source itself, by the name of the module `pyspark_braid`: it is installed wherever this is.
+    return builder.appName(app_name).getOrCreate()

@@ -49,4 +49,3 @@ def _bytes(frame: DataFrame, name: str) -> Column:
     if kind == "binary":
         return column
     return (F.to_json(column) if kind in ("struct", "array", "map") else column.cast("string")).cast("binary")
-
