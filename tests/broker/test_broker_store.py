@@ -21,7 +21,7 @@ from braidmq.log.checkpoint import Checkpoint
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
 
-INTERNAL_LOGS = 5
+INTERNAL_LOGS = 6
 """Journals of topics, offsets and work, the staging log and the audit trail: opened at every start."""
 
 
