@@ -1,4 +1,4 @@
-"""A pipeline that dies between its sinks, is fixed, replayed and sent letters back: each row is in each sink once, each letter once."""
+"""A pipeline that dies between its sinks, is mended, and replayed: each row is in each sink once, and each letter there is once."""
 
 from __future__ import annotations
 
