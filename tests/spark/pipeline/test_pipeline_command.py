@@ -17,7 +17,7 @@ from running_broker import RunningBroker
 from braidmq.client.sync import Client, connect
 
 PAGE = Path(__file__).parents[3] / "docs/pipelines.md"
-PATIENCE_S = 150.0
+PATIENCE_S = 240.0
 CONFIG = {
     "spark.sql.shuffle.partitions": "1",
     "spark.driver.memory": "1g",
@@ -95,7 +95,7 @@ def values(client: Client, topic: str) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_example_runs_is_steered_killed_and_goes_on(
     broker: RunningBroker, tmp_path: Path, spark_environment: dict[str, str]
 ) -> None:

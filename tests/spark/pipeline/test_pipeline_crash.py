@@ -31,6 +31,7 @@ def amounts(lab: Lab, path: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.timeout(600)
 def test_between_sinks_and_replays(lab: Lab) -> None:
     from braidmq.spark.pipeline.replaying import parse_span, replay, send_letters_back
 
