@@ -222,8 +222,8 @@ def limits_page() -> str:
 
 
 PIPELINES = """
-What may stand in a [pipeline](../pipelines.md), in YAML as in Python, where the classes have the names in brackets. A value in `${...}` is
-an environment variable.
+What may stand in a [pipeline](../pipelines.md), in YAML as in Python, where the classes have the names in brackets. A value in
+`${...}` is an environment variable.
 """
 
 
