@@ -73,7 +73,10 @@ def test_a_group_with_its_lag_is_moved_after_a_look(web: WebClient, wire: Client
     for path in ("consumer-groups/lagging:readers", "consumer-groups/readers", "topics/lagging/groups/readers"):
         assert web.get(f"/api/v1/{path}").json["lag"] == 8
     tried = web.post("/api/v1/topics/lagging/groups/readers/reset", {"mode": "latest", "dry_run": True}).json
-    assert [(c["partition"], c.get("before"), c["after"], c["records"]) for c in tried["changes"]] == [(0, 2, 5, 3), (1, None, 5, 5)]
+    assert [(c["partition"], c.get("before"), c["after"], c["records"]) for c in tried["changes"]] == [
+        (0, 2, 5, 3),
+        (1, None, 5, 5),
+    ]
     assert web.get("/api/v1/consumer-groups/readers").json["lag"] == 8, "nothing moved"
     web.post("/api/v1/topics/lagging/groups/readers/reset", {"mode": "latest"})
     assert web.get("/api/v1/consumer-groups/readers").json["lag"] == 0
@@ -123,7 +126,10 @@ def test_delayed_messages_and_transactions(web: WebClient, wire: Client) -> None
 
 def test_whoever_is_connected_is_seen_and_can_be_closed(web: WebClient, standing: EmbeddedBroker, wire: Client) -> None:
     addresses = standing.server.addresses
-    with blipmq.connect(addresses["blipmq"], client_id="seen") as subscriber, fq.connect(addresses["fq"], user="me", queue="seenq") as queue:
+    with (
+        blipmq.connect(addresses["blipmq"], client_id="seen") as subscriber,
+        fq.connect(addresses["fq"], user="me", queue="seenq") as queue,
+    ):
         subscriber.subscribe("seen/+", qos=1)
         queue.bind("seen-exchange", 'prefix:"a."')
         wire.create_topic("x-seen", 1)
@@ -227,3 +233,30 @@ def test_live_figures_and_the_limit_of_streams(web: WebClient, standing: Embedde
     monkeypatch.setattr(standing.service._serving.site.live, "_most", 1)
     assert web.get("/api/v1/figures/live").code == "LIVE_LIMIT"
     events.close()
+
+
+def test_pipelines_are_seen_and_steered(web: WebClient, wire: Client, standing: EmbeddedBroker) -> None:
+    pipelines = standing.server.broker.pipelines
+
+    async def told() -> None:
+        await pipelines.put("orders", "0:", "yaml", "name: orders")
+        run = await pipelines.start("orders", "continuous", "here", replace=False)
+        await pipelines.report(
+            "orders", run.number, b'{"rows": 7, "written": {"a": 5}, "rejected": {"bad": 2}}', [("info", "hello")]
+        )
+
+    standing.run(told)
+    (row,) = web.get("/api/v1/pipelines").json
+    assert row["name"] == "orders" and row["state"] == "running" and row["progress"]["rows"] == 7
+    found = web.get("/api/v1/pipelines/orders").json
+    assert (
+        found["definition"] == "name: orders" and found["runs"][0]["mode"] == "continuous" and found["events"][0]["text"] == "hello"
+    )
+    metrics = web.get("/api/v1/metrics").body.decode()
+    for way, count in (("in", 7), ("out", 5), ("rejected", 2)):
+        assert f'braid_pipeline_rows_{way}_total{{pipeline="orders"}} {count}\n' in metrics
+    assert web.post("/api/v1/pipelines/orders/steer", {"desired": "pause"}).json["desired"] == "pause"
+    assert web.delete("/api/v1/pipelines/orders").code == "PIPELINE_RUNNING"
+    standing.run(lambda: pipelines.end("orders", 1, "stopped", ""))
+    assert web.delete("/api/v1/pipelines/orders").status == 204
+    assert web.get("/api/v1/pipelines/orders").code == "PIPELINE_NOT_FOUND"

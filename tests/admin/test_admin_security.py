@@ -13,7 +13,9 @@ from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.security.rules import Rule
 
-MADE_UP = {"topic": "t", "group": "g", "name": "s", "version": "1", "id": "x-1", "user": "u", "role": "r", "pattern": "p", "partition": "0"}
+MADE_UP = {"topic": "t", "group": "g", "name": "s", "version": "1", "id": "x-1", "user": "u", "role": "r",
+    "pattern": "p", "partition": "0",
+           "pipeline": "p"}  # fmt: skip
 
 
 def _path(path: str) -> str:
@@ -49,8 +51,10 @@ def _body(name: str) -> object:
         "log_in": {"username": "x", "password": "y"}, "create_topic": {"name": "t"}, "configure_topic": {"properties": {}},
         "produce_message": {"value": "v"}, "reset_group": {"mode": "latest"}, "register_schema": {"name": "s", "schema": "{}"},
         "validate_message": {"value": "v"}, "replay_letters": {"all": True}, "create_user": {"username": "u", "password": "p"},
-        "update_user": {}, "change_password": {"new_password": "p"}, "set_quota": {}, "create_role": {"name": "r", "permissions": []},
+        "update_user": {}, "change_password": {"new_password": "p"}, "set_quota": {},
+        "create_role": {"name": "r", "permissions": []},
         "update_role": {"permissions": []}, "set_acl": {}, "export_audit": {}, "reassign_partition": {"new_leader": "x"},
+        "steer_pipeline": {"desired": "stop"},
     }.get(name)  # fmt: skip
 
 
@@ -138,7 +142,16 @@ def test_requests_of_other_sites_are_refused(web: WebClient) -> None:
 
 def test_names_of_the_server() -> None:
     allowed = allowed_hosts(("braid.example",), "node1", "0.0.0.0")
-    for fine in ("localhost", "localhost:9096", "127.0.0.1:9096", "[::1]:9096", "node1", "BRAID.example:80", "x.localhost", "10.1.2.3"):
+    for fine in (
+        "localhost",
+        "localhost:9096",
+        "127.0.0.1:9096",
+        "[::1]:9096",
+        "node1",
+        "BRAID.example:80",
+        "x.localhost",
+        "10.1.2.3",
+    ):
         check_host(fine, allowed)
     for other in ("", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9096"):
         with pytest.raises(BraidError, match="CROSS_SITE"):
@@ -147,6 +160,7 @@ def test_names_of_the_server() -> None:
 
 
 def test_logins_are_bounded_and_end_in_silence(guarded: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert limits.ADMIN_SESSIONS_MAX == 10_000
     monkeypatch.setattr(limits, "ADMIN_SESSIONS_MAX", 2)
 
     async def scene() -> None:

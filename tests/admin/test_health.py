@@ -48,7 +48,9 @@ def test_not_ready_while_it_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert recovering.wait(30)
         ready = _health(broker).get("/ready")
         assert ready.status == 503
-        assert [check["message"] for check in ready.json["checks"] if check["status"] != "healthy"] == ["the broker recovers its log"]
+        assert [check["message"] for check in ready.json["checks"] if check["status"] != "healthy"] == [
+            "the broker recovers its log"
+        ]
         assert _health(broker).get("/live").status == 200, "a restart would not help"
         assert broker.service is not None
         assert WebClient(broker.service.addresses["admin"]).get("/api/v1/topics").code == "NOT_READY"
@@ -82,5 +84,5 @@ def test_a_broker_as_users_run_it(start_broker: StartBroker) -> None:
     assert WebClient(broker.addresses["admin"]).get("/api/v1/topics").json == []
     assert b"braid_ready 1" in WebClient(broker.addresses["metrics"]).get("/metrics").body
     taken = broker.addresses["admin"]
-    with pytest.raises(pytest.fail.Exception, match="CONFIG_INVALID_VALUE.*admin_listen"):
+    with pytest.raises(pytest.fail.Exception, match=r"CONFIG_INVALID_VALUE.*admin_listen"):
         start_broker("--admin-listen", taken, name="second")

@@ -57,11 +57,17 @@ def test_a_record_is_followed_from_the_producer_to_the_consumer(
     assert produced.parent is not None and produced.parent.span_id == sent.span_id and produced.kind is trace.SpanKind.SERVER
     assert produced.attributes["braid.records"] == 1 and produced.attributes["network.protocol.name"] == "flymq"
     (written,) = [
-        span for span in _named(exported, "braid.append") if any(link.context.span_id == produced.context.span_id for link in span.links)
+        span
+        for span in _named(exported, "braid.append")
+        if any(link.context.span_id == produced.context.span_id for link in span.links)
     ]
     assert written.attributes["braid.records"] == 1
-    assert any(span.parent is not None and span.parent.span_id == written.context.span_id for span in _named(exported, "braid.fsync"))
-    delivered = [span for span in _named(exported, "braid.deliver") if any(link.context.span_id == sent.span_id for link in span.links)]
+    assert any(
+        span.parent is not None and span.parent.span_id == written.context.span_id for span in _named(exported, "braid.fsync")
+    )
+    delivered = [
+        span for span in _named(exported, "braid.deliver") if any(link.context.span_id == sent.span_id for link in span.links)
+    ]
     assert delivered and delivered[0].attributes["messaging.destination.name"] == "t"
     text = " ".join(span.to_json() for span in exported.get_finished_spans())
     assert "secret" not in text

@@ -100,11 +100,10 @@ def test_what_waits_survives_a_restart_and_comes_at_its_start(orderly: bool) -> 
     async def after(broker: Broker) -> None:
         assert {waiting.topic for waiting in await broker.delayed.waiting()} == {"topic 0", "topic 1"}
         assert len(await broker.delayed.waiting("topic 1")) == 2 and await broker.delayed.waiting("nobody's") == []
-        for _ in range(200):
-            await asyncio.sleep(0.001)
-            if len(broker.delayed) == 2:
-                break
-        assert sorted(all_values(broker, "topic 0") + all_values(broker, "topic 1")) == [b"0", b"1", b"2"]
+        async with asyncio.timeout(60):
+            while len(came := all_values(broker, "topic 0") + all_values(broker, "topic 1")) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert sorted(came) == [b"0", b"1", b"2"] and len(broker.delayed) == 2
         await broker.delete_topic("topic 1")
         clock.advance(3)
         await broker.delayed.deliver_due()

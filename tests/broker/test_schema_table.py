@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 import pytest
-from proof_length import length
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from proof_length import length
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from proof_length import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq import hot
 from braidmq.base import limits

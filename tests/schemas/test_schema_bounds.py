@@ -8,9 +8,9 @@ from time import process_time
 from typing import Any
 
 import pytest
-from proof_length import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError

@@ -8,9 +8,9 @@ from typing import Any
 
 import fastavro
 import pytest
-from proof_length import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq.base.errors import BraidError
 from braidmq.schemas.compatibility import MODES, check_mode, incompatibilities

@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from proof_length import length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from proof_length import length
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from proof_length import length
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from proof_length import length
 
 from braidmq.base import limits
 from braidmq.base.clock import ManualClock

@@ -49,15 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables for processes that start Spark: where it is, which Python and Java it uses, nothing of who runs the tests."""
-    from spark_home import overlay_spark_home
-
+    from braidmq.spark.home import light_home
     from braidmq.spark.java import find_java
 
     directory = tmp_path_factory.mktemp("spark")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "BRAID_", "FLYMQ_"))}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
     return kept | {
-        "SPARK_HOME": str(overlay_spark_home(directory / "home")),
+        "SPARK_HOME": light_home({"HOME": str(directory)}) or "",
         "SPARK_LOCAL_DIRS": str(directory / "local"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,

@@ -12,6 +12,7 @@ from running_broker import RunningBroker
 from braidmq.base.errors import BraidError
 from braidmq.client import sync
 from braidmq.spark import session
+from braidmq.spark.home import light_home
 
 if TYPE_CHECKING:
     from conftest import NewTopic
@@ -66,3 +67,13 @@ def test_the_shared_broker_speaks_all_protocols(braid: RunningBroker, new_topic:
     with sync.connect(braid.address) as client:
         assert new_topic(3) != new_topic()
         assert len(client.metadata(new_topic(3)).partitions) == 3
+
+
+def test_a_light_home_is_made_once_and_has_no_archive(tmp_path: Path) -> None:
+    home = light_home({"HOME": str(tmp_path)})
+    assert home is not None and home == light_home({"HOME": str(tmp_path)})
+    assert Path(home, "bin/spark-submit").exists() and Path(home, "jars").is_dir()
+    assert [path.name.partition("-")[0] for path in Path(home, "python/lib").iterdir()] == ["py4j"]
+    assert len(list((tmp_path / ".cache/braidmq").iterdir())) == 1
+    (tmp_path / "file").write_text("not a directory")
+    assert light_home({"HOME": str(tmp_path / "file")}) is None

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hypothesis import settings
-from proof_length import length
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq.base.limits import BLIPMQ_METADATA_ENTRIES_MAX
 from braidmq.wire.blipmq import (

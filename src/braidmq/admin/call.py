@@ -90,9 +90,11 @@ class Call(Generic[Q, B]):
         """Write what the caller did into the audit trail."""
         self.broker.security.note(kind, self.principal, self.ip, resource, action, result, **details)
 
-    def require(self, rule: Rule, topic: str = "", *, subject: str = "", what: str = "") -> None:
+    def require(
+        self, rule: Rule, topic: str = "", *, subject: str = "", what: str = "", owner: Principal | None = None
+    ) -> None:
         """Refuse what the caller may not do, and write the refusal down."""
-        refused = self.authorizer.decide_rule(self.principal, rule, topic, subject=subject)
+        refused = self.authorizer.decide_rule(self.principal, rule, topic, owner=owner, subject=subject)
         if refused is not None:
             self.note("access.denied", topic or what or "admin API", what or "admin API", "denied", reason=refused.text)
             raise refused

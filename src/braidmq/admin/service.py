@@ -40,7 +40,8 @@ class WebService:
         self._server = server
         self._listeners = server.config.web_listeners
         self._sockets: dict[str, socket.socket] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
+        """That of the thread; there once it is started."""
         self._thread = threading.Thread(target=self._run, name="braid-http", daemon=True)
         self._tls: ssl.SSLContext | None = None
         self._stopping = asyncio.Event()
@@ -63,6 +64,7 @@ class WebService:
             raise
         if self._sockets:
             self._broker_loop = asyncio.get_running_loop()
+            self._loop = asyncio.new_event_loop()
             self._thread.start()
         return self.addresses
 

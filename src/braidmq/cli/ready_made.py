@@ -16,7 +16,7 @@ from braidmq.cli.parser import Subparsers, add_output_option, add_verb
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from braidmq.client.sync import Client
 

@@ -55,7 +55,6 @@ class Listener(ABC, Generic[S]):
         self.tls_identity = config.tls_identity
         """Which name of a client's certificate is its user."""
         self.scheme = listen.scheme
-        self.protocol = listen.protocol
         self.received_bytes = self.sent_bytes = self.accepted = 0
         """Since the port was opened, of connections that are gone, too."""
         self.produced_s = broker.figures.request(listen.protocol, PRODUCED)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
+from braidmq.spark.home import light_home
 from braidmq.spark.java import use_java
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ def session(
         use_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        home = light_home(os.environ) if _is_here(remote or master or "local[*]") else None
+        if home is not None and os.environ["PYSPARK_PYTHON"] == sys.executable:
+            os.environ.setdefault("SPARK_HOME", home)
 
     from pyspark.sql import SparkSession
 
@@ -75,3 +79,8 @@ def session(
         builder = builder.config(key, value)
     # Spark finds the data source itself, by the name of the module `pyspark_braid`: it is installed wherever this is.
     return builder.appName(app_name).getOrCreate()
+
+
+def _is_here(place: str) -> bool:
+    """Whether all of Spark runs on this machine, with this Python."""
+    return place == "local" or place.startswith(("local[", "local-cluster["))

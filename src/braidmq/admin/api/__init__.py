@@ -19,6 +19,7 @@ from braidmq.admin.api import (
     logins,
     message_detail,
     messages,
+    pipelines,
     schemas,
     system,
     topic_figures,
@@ -95,6 +96,11 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/api/v1/acls/{pattern}", Rule.ADMIN, accounts.get_acl, raw_tail=True),
     Endpoint("PUT", "/api/v1/acls/{pattern}", Rule.ADMIN, accounts.set_acl, raw_tail=True),
     Endpoint("DELETE", "/api/v1/acls/{pattern}", Rule.ADMIN, accounts.delete_acl, 204, raw_tail=True),
+    # --- pipelines
+    Endpoint("GET", "/api/v1/pipelines", Rule.AUTHENTICATED, pipelines.list_pipelines),
+    Endpoint("GET", "/api/v1/pipelines/{pipeline}", Rule.AUTHENTICATED, pipelines.get_pipeline),
+    Endpoint("POST", "/api/v1/pipelines/{pipeline}/steer", Rule.AUTHENTICATED, pipelines.steer_pipeline),
+    Endpoint("DELETE", "/api/v1/pipelines/{pipeline}", Rule.AUTHENTICATED, pipelines.remove_pipeline, 204),
     # --- audit
     Endpoint("GET", "/api/v1/audit/events", Rule.ADMIN, audit.list_audit_events),
     Endpoint("POST", "/api/v1/audit/export", Rule.ADMIN, audit.export_audit, media="*/*"),

@@ -7,6 +7,7 @@ The lag of groups means looking into the log, so it is taken at most every few s
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 from collections import Counter
@@ -185,6 +186,11 @@ class MetricsReader:
     def _work(self, found: Snapshot, broker: Broker) -> None:
         found.put("braid_transactions_open", len(broker.transactions))
         found.put("braid_delayed_messages", len(broker.delayed))
+        for pipeline in broker.pipelines.table.all():
+            report = json.loads(broker.pipelines.progress(pipeline) or "{}")
+            rows = {"in": report.get("rows", 0), "out": _sum(report.get("written")), "rejected": _sum(report.get("rejected"))}
+            for way, count in rows.items():
+                found.put(f"braid_pipeline_rows_{way}_total", count, pipeline.name)
 
     def _flymq(self, found: Snapshot, broker: Broker) -> None:
         def total(name: str) -> float:
@@ -207,6 +213,12 @@ class MetricsReader:
             "flymq_produce_latency_avg_microseconds": produced.total / count * 1e6 if count else 0.0,
         }.items():
             found.put(name, value)
+
+
+def _sum(counts: Any) -> float:
+    """Of a report, which anybody may have written."""
+    values = counts.values() if isinstance(counts, dict) else ()
+    return sum(value for value in values if isinstance(value, (int, float)))
 
 
 def _copied(histogram: Histogram) -> Histogram:

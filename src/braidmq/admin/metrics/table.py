@@ -78,9 +78,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("braid_delayed_messages", "gauge", "Messages that wait for their time."),
     Metric("braid_dead_letters", "gauge", "Dead letters that wait for somebody, of all topics; some may have been sent back."),
     # --- pipelines
-    Metric("braid_pipeline_rows_in_total", "counter", "Rows that a pipeline read.", ("pipeline",)),
-    Metric("braid_pipeline_rows_out_total", "counter", "Rows that a pipeline wrote.", ("pipeline",)),
-    Metric("braid_pipeline_rows_rejected_total", "counter", "Rows that a pipeline refused.", ("pipeline",)),
+    Metric("braid_pipeline_rows_in_total", "counter", "Rows that the newest run of a pipeline read.", ("pipeline",)),
+    Metric("braid_pipeline_rows_out_total", "counter", "Rows that the newest run of a pipeline wrote.", ("pipeline",)),
+    Metric("braid_pipeline_rows_rejected_total", "counter", "Rows that the newest run of a pipeline refused.", ("pipeline",)),
     # --- the names of FlyMQ's server
     Metric("flymq_messages_produced_total", "counter", "As braid_records_in_total."),
     Metric("flymq_messages_consumed_total", "counter", "Records that were fetched or pushed, since the start."),
