@@ -77,6 +77,10 @@ class Listener(ABC, Generic[S]):
         self._stopped: asyncio.Future[None] | None = None
 
     @property
+    def protocol(self) -> str:
+        return self._listen.protocol
+
+    @property
     def encrypted(self) -> bool:
         return self._tls is not None
 
