@@ -162,9 +162,11 @@ class Admission:
         await broker.durable(staged.log, staged.base_offset + staged.records)
         return StoredBatch(partition, staged.base_offset, staged.timestamp, staged.records, staged.duplicate)
 
-    async def divide_batch(self, topic: Topic, batch: bytes) -> tuple[bytes, bytes]:
-        """What of a whole batch fits the topic's schema, and the dead letters that the rest becomes: two batches, each empty where it
-        holds nothing. Raises where the topic refuses the rest."""
+    async def divide_batch(self, topic: Topic, partition: int, batch: bytes) -> tuple[bytes, bytes]:
+        """What of a whole batch fits the topic's schema, and the dead letters that the rest becomes.
+
+        Two batches, each empty where it holds nothing. Raises where the topic refuses the rest.
+        """
         records: list[_Record] = []
 
         def take(_offset: int, _timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> None:
@@ -175,7 +177,8 @@ class Admission:
         if not faults:
             return batch, b""
         kept = [record for number, record in enumerate(records) if number not in faults]
-        letters = [self._letter(topic, *records[number][:2], text, records[number][2]) for number, text in faults.items()]
+        unfit = [(*records[number], text) for number, text in faults.items()]
+        letters = [self._letter(topic, partition, key, value, text, attrs) for key, value, attrs, text in unfit]
         return _batch_of(kept), _batch_of([(letter.key, letter.value, letter.attrs) for letter in letters])
 
     async def _bury_all(
