@@ -19,6 +19,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+from braidmq.admin.api import ENDPOINTS  # noqa: E402
+from braidmq.admin.metrics.table import METRICS  # noqa: E402
+from braidmq.admin.shapes import fields_of  # noqa: E402
 from braidmq.base import limits  # noqa: E402
 from braidmq.base.config_flymq import ABSENT, ALIASES, TLS_ENABLED_ENV, TLS_ENABLED_JSON  # noqa: E402
 from braidmq.base.config_kinds import show_size  # noqa: E402
@@ -219,8 +222,8 @@ def limits_page() -> str:
 
 
 PIPELINES = """
-What may stand in a [pipeline](../pipelines.md), in YAML as in Python, where the classes have the names in brackets. A value in `${...}` is
-an environment variable.
+What may stand in a [pipeline](../pipelines.md), in YAML as in Python, where the classes have the names in brackets. A value in
+`${...}` is an environment variable.
 """
 
 
@@ -252,12 +255,48 @@ def shown_default(each: Field[Any]) -> str:
     return code(str(value).lower() if isinstance(value, bool) else str(value))
 
 
+# --- metrics and the admin API
+
+METRICS_INTRO = """
+What the metrics port answers at `/metrics`, and the admin API at `/api/v1/metrics`. Counters begin at 0 with the broker, except those of
+topics, which are offsets. Topics and groups beyond the limits in [limits.md](limits.md) have none of their own.
+"""
+
+REST_INTRO = """
+Every endpoint of the admin API. The same as an OpenAPI 3.1 document, with every field: `/api/v1/openapi.json` on the admin port.
+How to use it: [admin API](../admin-api.md).
+"""
+
+
+def metrics_page() -> str:
+    lines = ["# Metrics", "", MADE_BY, ""]
+    lines += prose(METRICS_INTRO)
+    rows = [[code(each.name), each.kind, ", ".join(map(code, each.labels)), each.doc] for each in METRICS]
+    lines += table(["Metric", "Kind", "Labels", "Meaning"], rows)
+    return "\n".join(lines)
+
+
+def rest_page() -> str:
+    lines = ["# REST", "", MADE_BY, ""]
+    lines += prose(REST_INTRO)
+    for each in ENDPOINTS:
+        lines += [f"## {each.method} {each.path}", "", each.doc, ""]
+        lines += [f"Who may: {each.rule.value}.", ""]
+        rows = [[code(field.name), "query", field.doc] for field in fields_of(each.query)]
+        rows += [[code(field.name), "body", field.doc] for field in fields_of(each.body)]
+        if rows:
+            lines += table(["Parameter", "In", "Meaning"], rows)
+    return "\n".join(lines)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "configuration.md": configuration_page,
     "errors.md": errors_page,
     "limits.md": limits_page,
     "pipelines.md": pipelines_page,
+    "metrics.md": metrics_page,
+    "rest.md": rest_page,
 }
 
 

@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 from braidmq.base import config_kinds as kinds
 from braidmq.base.config_keys import parse_api_key
 from braidmq.base.config_links import FederationLink, Upstream
-from braidmq.base.config_listen import Listen, parse_listen
+from braidmq.base.config_listen import HttpListen, Listen, parse_listen
 
 GOOD: list[tuple[kinds.Kind[Any], object, object]] = [
+    (kinds.http_listener(9096), "127.0.0.1:0", HttpListen("http", "127.0.0.1", 0)),
+    (kinds.http_listener(9096), ":9096", HttpListen("http", "0.0.0.0", 9096)),
+    (kinds.http_listener(9096), "https://[::1]:1/", HttpListen("https", "::1", 1)),
+    (kinds.host_names(), "A.example, b.example.", ("a.example", "b.example")),
+    (kinds.host_names(), ["*"], ("*",)),
     (kinds.size(0, 1 << 50), "256MiB", 256 * 1024**2),
     (kinds.size(0, 1 << 50), "1GB", 10**9),
     (kinds.size(0, 1 << 50), "1 gb", 10**9),
@@ -65,6 +70,10 @@ GOOD: list[tuple[kinds.Kind[Any], object, object]] = [
 ]
 
 BAD: list[tuple[kinds.Kind[Any], object, str]] = [
+    (kinds.http_listener(9096), "localhost", "write localhost:9096"),
+    (kinds.http_listener(9096), "flymq://127.0.0.1:1", "http:// or https://"),
+    (kinds.http_listener(9096), 9096, "not text"),
+    (kinds.host_names(), "http://a", "without scheme and port"),
     (kinds.size(0, 1 << 50), "256M", "KiB, MiB"),
     (kinds.size(0, 1 << 50), "MiB", "not a size"),
     (kinds.size(0, 1 << 50), "-1", "not a size"),

@@ -211,7 +211,7 @@ def wait_for_frame(descriptor: int, what: bytes, width: int) -> None:
     seen, deadline = b"", time.monotonic() + PATIENCE_S
     while True:
         for frame in seen.split(b"\x1b[H")[1:-1]:
-            lines = re.sub(rb"\x1b\[\w", b"", frame).split(b"\r\n")
+            lines = re.sub(rb"\x1b\[\w|\r", b"", frame).split(b"\n")
             if what in frame and all(len(line) <= width for line in lines):
                 return
         ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))

@@ -6,7 +6,7 @@ and `/` is not; where FlyMQ's own paths end with a name, the rest of the path is
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -18,13 +18,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from braidmq.admin import console
 from braidmq.admin.api import ENDPOINTS
+from braidmq.admin.bodies import read_json
 from braidmq.admin.call import Nothing
 from braidmq.admin.endpoint import Endpoint
 from braidmq.admin.openapi import openapi_document
 from braidmq.admin.shapes import read_body, read_query
 from braidmq.admin.site import Site, request_id_of
 from braidmq.admin.writing import json_response
-from braidmq.base import limits
 from braidmq.base.errors import BraidError
 
 _HEADERS: Final = {
@@ -33,6 +33,8 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+logger = logging.getLogger("braidmq.admin")
 
 Serve = Callable[[Request], Awaitable[Response]]
 
@@ -94,30 +96,6 @@ def _once(request: Request) -> dict[str, str]:
     return found
 
 
-async def read_json(request: Request) -> Any:
-    """The document that a request carries, within the limit. What is no JSON by its own words is refused: forms of other sites
-    are."""
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != "application/json":
-        raise BraidError("MEDIA_TYPE", given=media[:100] or "of no type", expected="application/json")
-    data = await read_limited(request)
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as fault:
-        raise BraidError("INVALID_ARGUMENT", reason=f"the body is no JSON: {fault}") from None
-
-
-async def read_limited(request: Request) -> bytes:
-    """The body of a request; FRAME_TOO_LARGE as soon as it is too long."""
-    limit = limits.HTTP_BODY_BYTES_MAX
-    found = bytearray()
-    async for chunk in request.stream():
-        found += chunk
-        if len(found) > limit:
-            raise BraidError("FRAME_TOO_LARGE", size=len(found), limit=limit)
-    return bytes(found)
-
-
 # --- what is not in the table
 
 
@@ -153,6 +131,10 @@ class _Around:
 
         async def send_marked(message: Any) -> None:
             if message["type"] == "http.response.start":
+                if logger.isEnabledFor(logging.DEBUG):
+                    # Neither query nor body: either may hold what is nobody's business.
+                    status, extra = message["status"], {"request_id": request_id}
+                    logger.debug("%s %s: %d", request.method, scope["path"], status, extra=extra)
                 present = {name.lower() for name, _ in message["headers"]}
                 added = {**_HEADERS, "X-Request-Id": request_id}
                 message["headers"] = [

@@ -6,11 +6,10 @@ Pages are lists that begin after a place. The place is a cursor: text that means
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from braidmq.admin.identity import Doorkeeper, Visitor
 from braidmq.admin.shapes import Bounds
@@ -22,6 +21,9 @@ from braidmq.security.audit_events import Result
 from braidmq.security.authorizer import Authorizer, Principal
 from braidmq.security.rules import Rule
 from braidmq.server.app import BrokerServer
+
+if TYPE_CHECKING:
+    from braidmq.admin.metrics.snapshot import MetricsReader
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -58,6 +60,7 @@ class Call(Generic[Q, B]):
     body: B
     visitor: Visitor
     doorkeeper: Doorkeeper
+    metrics: MetricsReader
     headers: dict[str, str] = field(default_factory=dict)
     """Headers of the answer."""
 
@@ -87,9 +90,11 @@ class Call(Generic[Q, B]):
         """Write what the caller did into the audit trail."""
         self.broker.security.note(kind, self.principal, self.ip, resource, action, result, **details)
 
-    def require(self, rule: Rule, topic: str = "", *, subject: str = "", what: str = "") -> None:
+    def require(
+        self, rule: Rule, topic: str = "", *, subject: str = "", what: str = "", owner: Principal | None = None
+    ) -> None:
         """Refuse what the caller may not do, and write the refusal down."""
-        refused = self.authorizer.decide_rule(self.principal, rule, topic, subject=subject)
+        refused = self.authorizer.decide_rule(self.principal, rule, topic, owner=owner, subject=subject)
         if refused is not None:
             self.note("access.denied", topic or what or "admin API", what or "admin API", "denied", reason=refused.text)
             raise refused
@@ -136,7 +141,7 @@ def write_cursor(place: Any) -> str:
 def read_cursor(cursor: str) -> Any:
     try:
         return _tuples(json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))))
-    except (binascii.Error, ValueError):
+    except (ValueError, RecursionError):
         raise BraidError("INVALID_ARGUMENT", reason="`cursor` is none that this API gave") from None
 
 

@@ -24,11 +24,13 @@ Handler = Callable[[Call[Any, Any]], Any]
 class Endpoint:
     method: str
     path: str
-    """With its parameters in braces. `{topic}`, where there is one, is the topic that the right is about."""
+    """With its parameters in braces."""
     rule: Rule
     handler: Handler
     status: int = 200
     """Of a success; 204 has no body."""
+    about: str = "topic"
+    """The parameter that names the topic, or the schema, that the right is about."""
     raw_tail: bool = False
     """Whether the last parameter may hold slashes as they are, as FlyMQ's own paths do."""
     hashes: bool = False

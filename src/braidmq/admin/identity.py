@@ -11,7 +11,6 @@ With authentication off everybody may do everything, as on the wire, and nothing
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import secrets
@@ -79,7 +78,7 @@ def read_credentials(authorization: str, cookie: str) -> Credentials:
     if scheme.lower() == "basic":
         try:
             name, colon, password = base64.b64decode(rest.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             name, colon, password = "", "", ""
         if colon and name:
             return Credentials(name, password)

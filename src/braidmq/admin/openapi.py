@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import braidmq
-from braidmq.admin.call import Nothing
+from braidmq.admin.call import Document, Nothing
 from braidmq.admin.endpoint import Endpoint
 from braidmq.admin.problem import MEDIA
 from braidmq.admin.shapes import SchemaBook, fields_of
@@ -91,5 +91,8 @@ def _style(schema: dict[str, Any]) -> dict[str, Any]:
 def _success(endpoint: Endpoint, book: SchemaBook) -> dict[str, Any]:
     if endpoint.status == 204:
         return {"description": "done"}
+    if endpoint.answer is Document:
+        content = {"application/json": {"schema": {}}, "text/csv": {"schema": {"type": "string"}}}
+        return {"description": "the document", "content": content}
     schema = book.of(endpoint.answer) if endpoint.media == "application/json" else {"type": "string"}
     return {"description": "the answer", "content": {endpoint.media: {"schema": schema}}}

@@ -40,7 +40,8 @@ class WebService:
         self._server = server
         self._listeners = server.config.web_listeners
         self._sockets: dict[str, socket.socket] = {}
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
+        """That of the thread; there once it is started."""
         self._thread = threading.Thread(target=self._run, name="braid-http", daemon=True)
         self._tls: ssl.SSLContext | None = None
         self._stopping = asyncio.Event()
@@ -63,6 +64,7 @@ class WebService:
             raise
         if self._sockets:
             self._broker_loop = asyncio.get_running_loop()
+            self._loop = asyncio.new_event_loop()
             self._thread.start()
         return self.addresses
 
@@ -89,15 +91,15 @@ class WebService:
             self._loop.close()
 
     async def _serve(self) -> None:
-        ports = [asyncio.create_task(self._serve_port(name)) for name in self._sockets]
+        ports = [asyncio.create_task(self._serve_port(name), name=name) for name in self._sockets]
+        for port in ports:
+            port.add_done_callback(_log_failure)
         await self._stopping.wait()
         for somebody in self._arrivals:
             somebody.set()
         if self._serving is not None:
             self._serving.end()
-        for outcome in await asyncio.gather(*ports, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                logger.error("an HTTP server failed: %s", outcome, exc_info=outcome)
+        await asyncio.gather(*ports, return_exceptions=True)
 
     async def _serve_port(self, name: str) -> None:
         await self._somebody_comes(self._sockets[name])
@@ -119,6 +121,11 @@ class WebService:
             await came.wait()
         finally:
             self._loop.remove_reader(bound)
+
+
+def _log_failure(port: asyncio.Task[None]) -> None:
+    if not port.cancelled() and port.exception() is not None:
+        logger.error("the %s port is not served any more", port.get_name(), exc_info=port.exception())
 
 
 def _bound(name: str, listen: HttpListen) -> socket.socket:

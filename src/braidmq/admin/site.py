@@ -31,6 +31,10 @@ from braidmq.admin.identity import (
     read_credentials,
     same_token,
 )
+from braidmq.admin.live import LiveStream, LiveStreams
+from braidmq.admin.metrics.snapshot import MetricsReader, Snapshot
+from braidmq.admin.metrics.text import MEDIA as METRICS_MEDIA
+from braidmq.admin.metrics.text import scrape_text
 from braidmq.admin.origins import SAFE_METHODS, allowed_hosts, check_host, check_origin
 from braidmq.admin.problem import problem_response
 from braidmq.admin.writing import json_response
@@ -55,6 +59,8 @@ class Site:
         self._logins = Gate(server, broker_loop, at_once_max=_LOGINS_AT_ONCE)
         self.stopping = asyncio.Event()
         """Set when live streams have to end."""
+        self.metrics = MetricsReader(server)
+        self.live = LiveStreams()
         self._doorkeeper: Doorkeeper | None = None
         self._hosts = allowed_hosts(server.config.admin_hosts, server.config.node_id, server.config.admin_listen.host)
 
@@ -70,8 +76,13 @@ class Site:
     async def answer(self, endpoint: Endpoint, request: Request, query: Any, body: Any) -> Response:
         """Carry out a request and write its answer."""
         found, call = await self.run(endpoint, request, query=query, body=body)
+        response: Response
         if endpoint.status == 204:
             response = Response(status_code=204)
+        elif isinstance(found, LiveStream):
+            response = self.live.response(self, found, request_id_of(request))
+        elif isinstance(found, Snapshot):
+            response = Response(await scrape_text(found), media_type=METRICS_MEDIA)
         elif isinstance(found, Document):
             response = Response(found.data, 200, media_type=found.media)
         else:
@@ -103,9 +114,9 @@ class Site:
             visitor = self.doorkeeper.recognize(credentials)
             if endpoint.method not in SAFE_METHODS:
                 check_csrf(visitor, credentials, token)
-            call: Call[Any, Any] = Call(self.server, ip, given, query, body, visitor, self.doorkeeper)
+            call: Call[Any, Any] = Call(self.server, ip, given, query, body, visitor, self.doorkeeper, self.metrics)
             subject = given.get("user", "")
-            call.require(endpoint.rule, given.get("topic", ""), subject=subject, what=endpoint.name)
+            call.require(endpoint.rule, given.get(endpoint.about, ""), subject=subject, what=endpoint.name)
             found = endpoint.handler(call)
             return (await found if inspect.isawaitable(found) else found), call
 

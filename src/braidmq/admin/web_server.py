@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from braidmq.admin.app import admin_app
 from braidmq.admin.health import health_app
+from braidmq.admin.metrics.app import metrics_app
 from braidmq.admin.site import Site
 from braidmq.base import limits
 from braidmq.server.app import BrokerServer
@@ -48,7 +49,7 @@ class WebServer:
         await server.serve(sockets=[bound])
 
     def _app(self, name: str) -> ASGIApp:
-        apps = {"admin": admin_app, "health": health_app}
+        apps = {"admin": admin_app, "health": health_app, "metrics": metrics_app}
         return apps[name](self.site)
 
     def end(self) -> None:

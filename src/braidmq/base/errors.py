@@ -90,6 +90,7 @@ _ROWS: Final = (
     ErrorSpec("USER_EXISTS", 'user "{user}" already exists', 409, 8, "Choose another name, or change the user that exists."),
     ErrorSpec("USER_NOT_FOUND", 'user "{user}" not found', 404, 8, "Check the spelling against the list of users."),
     ErrorSpec("OWN_ACCOUNT", "cannot delete your own account", 409, 8, "Another administrator has to do it."),
+    ErrorSpec("ACL_NOT_FOUND", 'there is no ACL of "{topic}"', 404, 8, "`braid acl ls` shows the ACLs."),
     ErrorSpec("ROLE_EXISTS", 'role "{role}" already exists', 409, 8, "Choose another name; built-in roles cannot be changed."),
     ErrorSpec("ROLE_NOT_FOUND", 'role "{role}" not found', 404, 8, "Check the spelling against the list of roles."),
     ErrorSpec("ROLE_BUILT_IN", 'role "{role}" is built in', 409, 8, "Built-in roles stay; give users a role of your own instead."),
@@ -192,6 +193,7 @@ _ROWS: Final = (
     ErrorSpec("MEDIA_TYPE", "the body is {given}, not {expected}", 415, 8, "Say with Content-Type what the body is."),
     ErrorSpec("CROSS_SITE", "request refused: {reason}", 403, 6,
               "Browsers reach the admin API by a name in `admin_hosts`, and change things only from its own pages."),
+    ErrorSpec("CONNECTION_NOT_FOUND", "connection not found: {id}", 404, 8, "It was closed already; the list shows those that are open."),
     ErrorSpec("LIVE_LIMIT", "there are already {limit} live streams", 503, 7, "Close some; each page that follows something has one.", True),
     ErrorSpec("INTERNAL", "internal error: {reason}", 500, 7, "This is a bug; the broker's log has the details under the same text."),
     # --- Spark

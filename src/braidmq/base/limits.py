@@ -346,6 +346,10 @@ HTTP_CONNECTIONS_MAX: Final = 512
 """Connections of one HTTP port, live tails included; more are answered 503."""
 HTTP_BODY_BYTES_MAX: Final = 8 * MIB
 """Body of one request of the admin API; larger records go by the protocols that are made for them."""
+FORM_FIELDS_MAX: Final = 200
+"""Fields of one form of the web console."""
+MASK_FIELDS_CHARACTERS_MAX: Final = 4096
+"""The list of fields that a topic masks."""
 GATE_CALLS_AT_ONCE_MAX: Final = 8
 """Requests of the admin API that the broker's loop works on at a time; the rest wait in the HTTP thread."""
 GATE_SECONDS_MAX: Final = 60.0
@@ -356,6 +360,10 @@ ADMIN_SESSIONS_MAX: Final = 10_000
 """Logins of the web console that are remembered; past it the one that was used longest ago has to log in again."""
 ADMIN_SESSION_IDLE_SECONDS_MAX: Final = 8 * 3600.0
 """Silence after which a login of the web console is forgotten."""
+METRIC_TOPICS_MAX: Final = 2000
+"""Topics with metrics of their own, the largest; every one makes each scrape larger for ever."""
+METRIC_GROUPS_MAX: Final = 2000
+"""Groups with metrics of their own, those that are furthest behind."""
 LIVE_STREAMS_MAX: Final = 64
 """Live tails and live figures at a time: each makes the broker's loop look again and again."""
 REQUEST_ID_CHARACTERS_MAX: Final = 128

@@ -20,6 +20,7 @@ from braidmq.base import limits
 from braidmq.base.clock import Clock
 from braidmq.base.disk import Disk
 from braidmq.base.errors import BraidError
+from braidmq.base.figures import Figures
 from braidmq.base.steady_clock import SteadyClock
 from braidmq.broker.admission import Admission, is_open
 from braidmq.broker.backups import Backups
@@ -89,7 +90,9 @@ class Broker(BrokerReads):
         self._io = ThreadPoolExecutor(2, thread_name_prefix="braid-io")
         self._cpu = ThreadPoolExecutor(2, thread_name_prefix="braid-cpu")
         """Passwords and schemas: nobody who reads waits behind them."""
-        self.commit = GroupCommit(clock, ThreadSyncer(disk, self._loop.call_soon_threadsafe), self._loop.call_soon)
+        self.figures = Figures()
+        syncer = ThreadSyncer(disk, self._loop.call_soon_threadsafe, clock, self.figures.sync_s.observe)
+        self.commit = GroupCommit(clock, syncer, self._loop.call_soon, self.figures)
         self.commit.on_failure = _log_failure
         self.store = LogStore(
             disk, settings.data_dir, settings.load_keys, encrypt=settings.encryption_enabled, now=self.steady.now_ms
@@ -100,7 +103,7 @@ class Broker(BrokerReads):
             self.groups, self.topics, self._log, clock, self._submit_offsets,
             lambda action: self._loop.run_in_executor(self._io, action),
         )
-        self.security = Security(settings.security, clock)
+        self.security = Security(settings.security, clock, self.figures)
         self.schemas = SchemaRegistry(self.topics, clock, partial(self.submit_metadata, SCHEMAS), self.compute)
         self.pipelines = Pipelines(clock, partial(self.submit_metadata, PIPELINES))
         self.admission = Admission(self)

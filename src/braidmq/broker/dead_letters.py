@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -277,11 +277,14 @@ class DeadLetters:
 
     # --- replay
 
-    async def replay_id(self, origin: str, name: str) -> None:
-        """Send the letter with this id back to its origin; MESSAGE_NOT_FOUND when there is none."""
+    async def replay_id(self, origin: str, name: str, value: bytes | None = None) -> None:
+        """Send the letter with this id back to its origin, with another value where one is given; MESSAGE_NOT_FOUND when there is
+        none."""
         place = place_in(name)
         async with self._lock(origin):
             letter = await self._one(origin, *place) if place is not None else None
+            if letter is not None and value is not None:
+                letter = replace(letter, value=value)
             if letter is None or letter.id != name or not await self._replay(origin, [letter], alone=True):
                 raise BraidError("MESSAGE_NOT_FOUND", id=name)
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from braidmq.base.clock import Clock
+from braidmq.base.figures import Figures
 from braidmq.broker.journal import StateMachine
 from braidmq.broker.machines import ACLS, ROLES, USERS
 from braidmq.log.commit import GroupCommit
 from braidmq.log.partition import PartitionLog
-from braidmq.security.accounts import Accounts, Caller, Submit
+from braidmq.security.accounts import Accounts, Caller, Submit, count_event
 from braidmq.security.acls import AclTable
 from braidmq.security.audit import AuditTrail
 from braidmq.security.audit_events import Result
@@ -46,8 +47,9 @@ class SecuritySettings:
 
 
 class Security:
-    def __init__(self, settings: SecuritySettings, clock: Clock) -> None:
+    def __init__(self, settings: SecuritySettings, clock: Clock, figures: Figures | None = None) -> None:
         self.settings = settings
+        self.figures = figures or Figures()
         self._clock = clock
         self.users = UserTable()
         self.roles = RoleTable(used_by=self._role_used_by)
@@ -83,7 +85,7 @@ class Security:
             self.audit = AuditTrail(trail, commit, settings.node_id, beside)
         accounts = self.accounts = Accounts(
             self.users, self.roles, self.acls, self.authorizer, submit=submit, run_blocking=hashing, clock=self._clock,
-            audit=self.audit,
+            audit=self.audit, figures=self.figures,
         )  # fmt: skip
         self.quotas = Quotas(self._clock, settings.rates, lambda name: accounts.rates_of(name, settings.rates))
 
@@ -102,7 +104,8 @@ class Security:
         self, kind: str, principal: Principal, client_ip: str, resource: str, action: str, result: Result = "success",
         **details: str,
     ) -> None:
-        """Write something into the audit trail, if there is one."""
+        """Write something into the audit trail, if there is one, and count what metrics show."""
+        count_event(self.figures, kind)
         if self.audit is not None:
             self.audit.record(
                 kind, user=principal.name, client_ip=client_ip, resource=resource, action=action, result=result, details=details

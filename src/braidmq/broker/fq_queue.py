@@ -57,6 +57,8 @@ class Consumer(Protocol):
 
 
 class FqQueue(Subscription):
+    protocol = "fq"
+
     def __init__(
         self, hub: Hub, detail: QueueDetail, exchanges: Exchanges, default_tail: bytes, clock: Monotonic,
         drained: Callable[[FqQueue, Binding], None],

@@ -30,6 +30,7 @@ PROPERTIES: Final[dict[str, str]] = {
     "compression": "none, gzip, lz4, zstd or snappy: how batches are compressed on the disk",
     "schema": "name of the schema that every record has to fit; without one nothing is checked",
     "schema_rule": "reject or dead-letter: what becomes of a record that does not fit the schema",
+    "mask_fields": "fields of records, with commas, that the admin API and the console show to administrators only",
 }
 """What a topic may set for itself; everything else comes from the broker's settings."""
 
@@ -93,6 +94,10 @@ def check_properties(properties: Mapping[str, str]) -> None:
             if value not in ("reject", "dead-letter"):
                 raise BraidError("INVALID_ARGUMENT", reason=f"schema_rule {value!r} is neither reject nor dead-letter")
             continue
+        if name == "mask_fields":
+            if len(value) > limits.MASK_FIELDS_CHARACTERS_MAX:
+                raise BraidError("INVALID_ARGUMENT", reason=f"mask_fields is up to {limits.MASK_FIELDS_CHARACTERS_MAX} characters")
+            continue
         if name == "dlq_expired":
             if value not in ("true", "false"):
                 raise BraidError("INVALID_ARGUMENT", reason=f"dlq_expired {value!r} is neither true nor false")
@@ -111,6 +116,11 @@ def check_properties(properties: Mapping[str, str]) -> None:
             raise BraidError(
                 "INVALID_ARGUMENT", reason=f"segment_bytes is {limits.SEGMENT_BYTES_MIN} to {limits.SEGMENT_BYTES_MAX}"
             )
+
+
+def masked_fields(properties: Mapping[str, str]) -> list[str]:
+    """The fields that `mask_fields` lists."""
+    return [part.strip() for part in properties.get("mask_fields", "").split(",") if part.strip()]
 
 
 _ROW_WITHOUT_NUMBER: Final = 5

@@ -13,13 +13,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.clock import Clock
 from braidmq.base.disk import AppendFile, Disk
 from braidmq.base.errors import BraidError
+from braidmq.base.figures import Figures
+from braidmq.base.tracing import Tracing
 from braidmq.log.level import Level
 from braidmq.log.partition import PartitionLog
 from braidmq.log.segment import Segment
@@ -33,7 +35,10 @@ Post = Callable[[Callable[[], None]], object]
 class Cycle:
     """What one turn of the loop wrote."""
 
-    __slots__ = ("after_sync", "after_write", "before_told", "closed", "failures", "files", "names", "synced", "written")
+    __slots__ = (
+        "after_sync", "after_write", "append", "before_told", "began_s", "causes", "closed", "failures", "files", "names", "synced",
+        "written",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.after_write: list[Callable[[Cycle], None]] = []
@@ -49,6 +54,12 @@ class Cycle:
         self.files: set[AppendFile] = set()
         self.names: set[str] = set()
         self.failures: dict[PartitionLog, BraidError] = {}
+        self.began_s = 0.0
+        """When its writes began."""
+        self.causes: list[Any] = []
+        """What it is for, where somebody traces."""
+        self.append: Any = None
+        """Its writes, as somebody who traces knows them."""
 
 
 class SyncJob:
@@ -104,9 +115,12 @@ class Syncer(Protocol):
 class ThreadSyncer:
     """Syncs in a thread of its own. Jobs that pile up during one sync share the next."""
 
-    def __init__(self, disk: Disk, post: Post) -> None:
+    def __init__(self, disk: Disk, post: Post, clock: Clock | None = None, took: Callable[[float], None] | None = None) -> None:
+        """With a `clock`, `took` is told how long each sync took, in the thread."""
         self._disk = disk
         self._post = post
+        self._clock = clock
+        self._took = took
         self._jobs: queue.SimpleQueue[SyncJob | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="braid-sync", daemon=True)
         self._thread.start()
@@ -135,7 +149,12 @@ class ThreadSyncer:
 
     def _sync(self, jobs: list[SyncJob]) -> None:
         together = SyncJob(set().union(*(job.files for job in jobs)), set().union(*(job.names for job in jobs)))
-        together.run(self._disk)
+        if self._clock is None or self._took is None:
+            together.run(self._disk)
+        else:
+            began_s = self._clock.monotonic()
+            together.run(self._disk)
+            self._took(self._clock.monotonic() - began_s)
 
         def finish() -> None:
             for job in jobs:
@@ -162,7 +181,7 @@ class InlineSyncer:
 class GroupCommit:
     """Gathers what a turn of the loop adds, and commits it."""
 
-    def __init__(self, clock: Clock, syncer: Syncer, call_soon: Post) -> None:
+    def __init__(self, clock: Clock, syncer: Syncer, call_soon: Post, figures: Figures | None = None) -> None:
         self._clock = clock
         self._syncer = syncer
         self._call_soon = call_soon
@@ -174,6 +193,8 @@ class GroupCommit:
         self._alone = False
         self._turn_ms = 0
         self.syncs_running = 0
+        self.figures = figures or Figures()
+        self.tracing: Tracing | None = None
         self.on_failure: Callable[[PartitionLog, BraidError], None] | None = None
 
     def now_ms(self) -> int:
@@ -216,6 +237,10 @@ class GroupCommit:
         else:
             self._schedule()
 
+    def cause(self, context: Any) -> None:
+        """Something that this turn's cycle is for, for whoever traces."""
+        self._cycle.causes.append(context)
+
     def when_seen(self, callback: Callable[[], None]) -> None:
         """Call back at the moment readers see what this turn's cycle syncs, before anyone is told of it."""
         self._cycle.before_told.append(callback)
@@ -227,8 +252,12 @@ class GroupCommit:
         self._alone = len(cycle.after_write) + len(cycle.after_sync) <= 1
         dirty = self.dirty[:]
         self.dirty.clear()
+        figures = self.figures
+        records_before = figures.records
+        began_s = self._clock.monotonic()
         for accumulator in dirty:
             partition: PartitionLog = accumulator.owner
+            end_before, bytes_before = partition.log_end, partition.written_bytes
             try:
                 files = partition.write_pending(now_ms)
             except BraidError as error:
@@ -238,6 +267,10 @@ class GroupCommit:
                 continue
             if not files:
                 continue
+            if partition.counted:
+                figures.records += partition.log_end - end_before
+                figures.written_bytes += partition.written_bytes - bytes_before
+                figures.batch_records.observe(partition.log_end - end_before)
             segment = partition.segments[-1]
             if partition.settings.level >= Level.FSYNC:
                 cycle.synced.append((partition, partition.log_end, segment, segment.size, files))
@@ -250,6 +283,12 @@ class GroupCommit:
                 # A closed segment is synced at every level, so that recovery need not look behind its last checkpoint.
                 cycle.files.update(files[:-1])
                 cycle.closed.append((partition, files[:-1]))
+        if dirty:
+            cycle.began_s = began_s
+            took_s = self._clock.monotonic() - began_s
+            figures.append_s.observe(took_s)
+            if self.tracing is not None:
+                cycle.append = self.tracing.append(took_s, figures.records - records_before, len(dirty), cycle.causes)
         # Nobody is told before all of them are visible: what was written together is seen together.
         for partition in cycle.written:
             partition.tell_visible()
@@ -263,6 +302,8 @@ class GroupCommit:
                 before_told()
             for callback in cycle.after_sync:
                 callback(cycle)
+            if dirty:
+                figures.commit_s.observe(self._clock.monotonic() - began_s)
 
     def _synced(self, cycle: Cycle, job: SyncJob) -> None:
         self.syncs_running -= 1
@@ -291,6 +332,10 @@ class GroupCommit:
         # Only now, so that what was synced together is seen together, whoever is told first.
         for partition in visible:
             partition.tell_visible()
+        took_s = self._clock.monotonic() - cycle.began_s
+        self.figures.commit_s.observe(took_s)
+        if self.tracing is not None:
+            self.tracing.fsync(took_s, len(job.files), cycle.append)
         for callback in cycle.after_sync:
             callback(cycle)
 

@@ -100,6 +100,12 @@ class PartitionLog(PartitionReads):
         self._tails: dict[object, Callable[[], None]] = {}
         self._names_to_sync: set[str] = set()
         self.removed = False
+        self.written_bytes = 0
+        """Since it was opened, as `read_records` and `read_bytes`."""
+        self.read_records = 0
+        self.read_bytes = 0
+        self.counted = not topic.startswith("__")
+        """Whether what is written here counts as somebody's messages: the broker's own journals do not."""
 
     # --- recovery hands over what it found
 
@@ -240,6 +246,7 @@ class PartitionLog(PartitionReads):
         del sealed
         accumulator.reset()
         self.log_end = accumulator.next_offset
+        self.written_bytes += length
         return (segment.file,)
 
     def _write_batches(self, now_ms: int) -> tuple[AppendFile, ...]:
@@ -284,6 +291,7 @@ class PartitionLog(PartitionReads):
         self._staged.clear()
         self._staged_bytes = 0
         self.log_end = accumulator.next_offset
+        self.written_bytes += total
         if segment.file is not None:
             files.append(segment.file)
         return tuple(files)

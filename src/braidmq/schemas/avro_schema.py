@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any, Final
 
@@ -47,6 +48,11 @@ class AvroSchema:
             return [f"invalid Avro message: {len(value)} bytes are more than {limits.SCHEMA_MESSAGE_BYTES_MAX}"]
         fault = walk(self._step, value)
         return [f"invalid Avro message: {fault}"] if fault else []
+
+    def decode(self, value: bytes) -> Any:
+        from fastavro import schemaless_reader
+
+        return schemaless_reader(io.BytesIO(value), self.parsed, None)
 
     def reads(self, writer: Schema) -> list[str]:
         assert isinstance(writer, AvroSchema)

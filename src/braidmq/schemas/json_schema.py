@@ -69,6 +69,9 @@ class JsonSchema:
             return []
         return self._explain(message, self._work(value, json_depth(value)))
 
+    def decode(self, value: bytes) -> Any:
+        return self._decode(value)
+
     def reads(self, writer: Schema) -> list[str]:
         assert isinstance(writer, JsonSchema)
         return JsonReading(self.document, writer.document).faults()

@@ -80,6 +80,11 @@ class ProtobufSchema:
         message.DiscardUnknownFields()
         return [] if message.ByteSize() == size else self._explain(value)
 
+    def decode(self, value: bytes) -> Any:
+        message = self._message()
+        message.MergeFromString(value)
+        return runtime("json_format").MessageToDict(message, preserving_proto_field_name=True)
+
     def reads(self, writer: Schema) -> list[str]:
         assert isinstance(writer, ProtobufSchema)
         return ProtoReading().faults(self.descriptor, writer.descriptor)

@@ -7,7 +7,7 @@ needs none of them, and one that lacks them says which extra to install.
 from __future__ import annotations
 
 import hashlib
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
@@ -34,6 +34,10 @@ class Schema(Protocol):
 
     def check(self, value: bytes) -> list[str]:
         """What is wrong with a message; nothing when it fits."""
+        ...
+
+    def decode(self, value: bytes) -> Any:
+        """What a message that fits says, in values that JSON has, as far as it has them."""
         ...
 
     def reads(self, writer: Schema) -> list[str]:

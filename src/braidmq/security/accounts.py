@@ -19,6 +19,7 @@ from braidmq.base import limits
 from braidmq.base.clock import Clock
 from braidmq.base.disk import Disk
 from braidmq.base.errors import BraidError
+from braidmq.base.figures import Figures
 from braidmq.security.account_names import check_user
 from braidmq.security.acls import Acl, AclTable
 from braidmq.security.audit import AuditTrail
@@ -72,6 +73,7 @@ class Accounts:
         run_blocking: Callable[[Callable[[], Any]], Awaitable[Any]],
         clock: Clock,
         audit: AuditTrail | None = None,
+        figures: Figures | None = None,
         cost: Cost = DEFAULT_COST,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -83,6 +85,7 @@ class Accounts:
         self._run_blocking = run_blocking
         self._clock = clock
         self._audit = audit
+        self._figures = figures or Figures()
         self._cost = cost
         self._sleep = sleep
         self.throttle = LoginThrottle(clock)
@@ -275,11 +278,20 @@ class Accounts:
             logger.warning("nobody can administer this broker: give %s a password in %s", name, PASSWORD_VARIABLES[0])
 
     def _note(self, kind: str, caller: Caller, resource: str, action: str, result: Result = "success", **details: str) -> None:
+        count_event(self._figures, kind)
         if self._audit is not None:
             self._audit.record(
                 kind, user=caller.principal.name, client_ip=caller.address, resource=resource, action=action, result=result,
                 details=details,
             )  # fmt: skip
+
+
+def count_event(figures: Figures, kind: str) -> None:
+    """Count what metrics show, whether there is a trail or not."""
+    if kind == "auth.failure":
+        figures.auth_failures += 1
+    elif kind == "access.denied":
+        figures.denied += 1
 
 
 def admin_password(environ: Mapping[str, str], disk: Disk, path: str | None) -> str | None:

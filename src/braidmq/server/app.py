@@ -39,6 +39,7 @@ from braidmq.server.logs import set_up_logging
 from braidmq.server.operations.transactions import note_abort
 from braidmq.server.status import Documents
 from braidmq.server.tls import server_context
+from braidmq.server.tracing import open_tracing
 
 logger = logging.getLogger("braidmq.server")
 
@@ -73,6 +74,8 @@ class BrokerServer:
         self.broker: Broker
         self.state: State = "starting"
         """`starting` while the log is recovered; only a `ready` broker may be asked anything."""
+        self.started_s = self.clock.monotonic()
+        """When it began, by the clock's `monotonic`."""
         self.listeners: list[Listener[Any]] = []
         self.addresses: dict[str, str] = {}
         """Scheme to address of each listener; a second one of a scheme is `scheme-2`, and so on."""
@@ -83,6 +86,8 @@ class BrokerServer:
         _raise_open_files()
         tls = server_context(config)
         self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self.clock)
+        if config.tracing_enabled:
+            self.broker.commit.tracing = open_tracing(self.clock)
         self.broker.transactions.on_abort = partial(note_abort, self.broker)
         await self.broker.start()
         Documents(self).register()

@@ -116,6 +116,11 @@ class BlipMQService:
         """Where a new subscriber begins: with what comes, and with all dead letters that are there."""
         return feed.start if self.holds_letters(feed.topic) else feed.tail
 
+    @property
+    def subscribers(self) -> list[Subscriber]:
+        """Everybody who has filters, also those who are away."""
+        return list(self._subscribers)
+
     # --- topics that come
 
     def patterns(self, but_not_of: str) -> set[str]:
@@ -188,6 +193,11 @@ class BlipMQService:
 
 
 _SERVICES: Final[dict[Broker, BlipMQService]] = {}
+
+
+def open_service(broker: Broker) -> BlipMQService | None:
+    """The service of a broker that has a BlipMQ port."""
+    return _SERVICES.get(broker)
 
 
 def service_of(broker: Broker, config: Config) -> BlipMQService:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class BlipMQSubscription(Subscription):
     """Topics with content filters, batches of the configured size, and rights that may end."""
 
+    protocol = "blipmq"
+
     def __init__(self, service: BlipMQService, capacity: int, overflow: Overflow) -> None:
         super().__init__(service.broker.push, capacity, overflow)
         self.service = service

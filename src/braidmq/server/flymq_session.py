@@ -163,8 +163,15 @@ class FlyMQSession(Session):
         self.last_frame_at = self.listener.now
         staged, answer = outcome
         due = self.due(b"".join(answer))
+        clock = self.broker.clock
+        began_s = clock.monotonic()
+        batch = request.batch if isinstance(request, flymq.ProduceBatch) else None
+        traced = None if self.broker.commit.tracing is None else self.traced_produce(batch)
 
         def durable(error: BraidError | None) -> None:
+            if traced is not None:
+                traced.end("" if error is None else error.code, records=staged.records)
+            self.listener.produced_s.observe(clock.monotonic() - began_s)
             if error is not None:
                 due.answers = self.error(error)
             self.settle(due)
@@ -188,6 +195,12 @@ class FlyMQSession(Session):
     # --- running everything else
 
     def _execute(self, op: int, flags: int, payload: bytes) -> None:
+        clock = self.broker.clock
+        began_s = clock.monotonic()
+
+        def done() -> None:
+            self.listener.latency(op).observe(clock.monotonic() - began_s)
+
         try:
             if self.listener.detects_dialect and flymq.only_v126(op):
                 self.dialect = Dialect.V126
@@ -202,11 +215,13 @@ class FlyMQSession(Session):
             outcome = OPERATIONS[request.op](self, request)
             if isinstance(outcome, list):
                 self.write(outcome)
+                done()
                 return
         except Exception as fault:
             self.write([self.error(fault)])
+            done()
             return
-        self.run(self._authorized(request, outcome) if isinstance(request, flymq.FetchBatches) else outcome)
+        self.run(self._authorized(request, outcome) if isinstance(request, flymq.FetchBatches) else outcome, done=done)
 
     async def _authorized(self, request: flymq.FetchBatches, outcome: Awaitable[Answer]) -> Answer:
         """The answer to what waited for something to read, if it may still be had: rights that were taken away meanwhile count."""

@@ -26,6 +26,9 @@ _SWEEP_S_MAX: Final = 1.0
 _LATE_SWEEPS_MAX: Final = 2
 """Sweeping intervals that one sweep may count for, however late it comes."""
 
+PRODUCED: Final = "produce"
+"""What the operation of records that a parser takes is called, whatever a protocol calls it."""
+
 S = TypeVar("S", bound=Session)
 
 
@@ -51,6 +54,11 @@ class Listener(ABC, Generic[S]):
         self._tls = tls
         self.tls_identity = config.tls_identity
         """Which name of a client's certificate is its user."""
+        self.scheme = listen.scheme
+        self.received_bytes = self.sent_bytes = self.accepted = 0
+        """Since the port was opened, of connections that are gone, too."""
+        self.produced_s = broker.figures.request(listen.protocol, PRODUCED)
+        """How long answers of records waited for the disk; those that wait together count once."""
         self.sessions: set[S] = set()
         # One for each port, not for the process: brokers in different threads would overwrite what the other one has received.
         self.received: Final = memoryview(bytearray(limits.RECEIVE_BUFFER_BYTES))
@@ -108,6 +116,7 @@ class Listener(ABC, Generic[S]):
         """A session has its connection."""
         count = self._count
         count.open += 1
+        self.accepted += 1
         self.sessions.add(session)
         session.last_frame_at = self.now
         if count.open > count.most:

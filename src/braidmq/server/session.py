@@ -27,6 +27,7 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
+from braidmq.base.tracing import Traced
 from braidmq.broker.admission import is_open
 from braidmq.broker.topics import Topic
 from braidmq.log.commit import Cycle
@@ -194,6 +195,7 @@ class Session(asyncio.BufferedProtocol, ABC):
         return self._received
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.listener.received_bytes += nbytes
         front = self._front
         stop = front + nbytes
         if front:
@@ -375,10 +377,23 @@ class Session(asyncio.BufferedProtocol, ABC):
             return
         level = Level(out.level)
         due = self.due(out.take())
+        began_s = self.broker.clock.monotonic()
+        traced = None if self.broker.commit.tracing is None else self.traced_produce()
         # At level `none` nobody waits for the disk either, but a read behind the run must still find its records.
-        self.broker.commit.join(level, lambda cycle: self._run_done(due, cycle, level))
+        self.broker.commit.join(level, lambda cycle: self._run_done(due, cycle, level, began_s, traced))
 
-    def _run_done(self, due: Due, cycle: Cycle, level: Level) -> None:
+    def traced_produce(self, batch: Buffer | None = None) -> Traced:
+        """A span of records that were taken in, until their answer."""
+        commit = self.broker.commit
+        assert commit.tracing is not None
+        traced = commit.tracing.produce(self.listener.protocol, self.address, batch)
+        commit.cause(traced.context)
+        return traced
+
+    def _run_done(self, due: Due, cycle: Cycle, level: Level, began_s: float, traced: Traced | None) -> None:
+        if traced is not None:
+            traced.end(next((error.code for error in cycle.failures.values()), ""), answer_bytes=due.size)
+        self.listener.produced_s.observe(self.broker.clock.monotonic() - began_s)
         if cycle.failures and level is not Level.NONE:
             due.answers = self.failed_run(due.answers, cycle.failures)
         self.settle(due)
@@ -414,15 +429,20 @@ class Session(asyncio.BufferedProtocol, ABC):
         else:
             self.write([data])
 
-    def run(self, outcome: Awaitable[Sequence[Buffer]], error: Callable[[Exception], bytes] | None = None) -> None:
+    def run(
+        self, outcome: Awaitable[Sequence[Buffer]], error: Callable[[Exception], bytes] | None = None,
+        done: Callable[[], None] | None = None,
+    ) -> None:
         """Run an operation; the next frame waits until its answer is out. `error` says how a fault becomes one."""
-        self._running = asyncio.get_running_loop().create_task(self._await(outcome, error or self.error))
+        self._running = asyncio.get_running_loop().create_task(self._await(outcome, error or self.error, done))
         close = getattr(outcome, "close", None)
         if close is not None:
             # A connection that is lost before the first step leaves a coroutine that nobody will await.
             self._running.add_done_callback(lambda _: close())
 
-    async def _await(self, outcome: Awaitable[Sequence[Buffer]], error: Callable[[Exception], bytes]) -> None:
+    async def _await(
+        self, outcome: Awaitable[Sequence[Buffer]], error: Callable[[Exception], bytes], done: Callable[[], None] | None
+    ) -> None:
         try:
             answer = await outcome
         except Exception as fault:
@@ -430,6 +450,8 @@ class Session(asyncio.BufferedProtocol, ABC):
         finally:
             self._running = None
         self.write(answer)
+        if done is not None:
+            done()
         self.last_frame_at = self.listener.now
         if self.listener.stopping:
             self.leave()
@@ -441,6 +463,7 @@ class Session(asyncio.BufferedProtocol, ABC):
 
     def plain_error(self, fault: Exception) -> BraidError:
         """A fault as the peer may know it; what only the operator can mend is logged."""
+        self.broker.figures.failed(fault.code if isinstance(fault, BraidError) else "INTERNAL")
         if not isinstance(fault, BraidError):
             self.listener.logger.error("%s: bug in an operation", self.address, exc_info=fault)
             return BraidError("INTERNAL", reason=type(fault).__name__)
@@ -460,8 +483,10 @@ class Session(asyncio.BufferedProtocol, ABC):
             self._past_high += sum(map(len, buffers))
             self._full = self._full or self._past_high > self.answers_past_high
         if len(buffers) == 1:
+            self.listener.sent_bytes += len(buffers[0])
             transport.write(buffers[0])
         else:
+            self.listener.sent_bytes += sum(map(len, buffers))
             transport.writelines(buffers)
 
     # --- delivering

@@ -1,4 +1,4 @@
-"""A pipeline that dies between its sinks, is fixed, replayed and sent letters back: each row is in each sink once, each letter once."""
+"""A pipeline that dies between its sinks, is mended, and replayed: each row is in each sink once, and each letter there is once."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def amounts(lab: Lab, path: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.timeout(600)
 def test_between_sinks_and_replays(lab: Lab) -> None:
     from braidmq.spark.pipeline.replaying import parse_span, replay, send_letters_back
 

@@ -37,7 +37,11 @@ def test_yaml_and_python_are_the_same() -> None:
     pipeline = Pipeline(
         name="orders",
         source=Source(topics=["orders"], schema="order", starting="earliest"),
-        steps=[Validate(), Sql("SELECT data.*, timestamp FROM input WHERE data.amount > 0"), Deduplicate(["order_id"], within="1 hour")],
+        steps=[
+            Validate(),
+            Sql("SELECT data.*, timestamp FROM input WHERE data.amount > 0"),
+            Deduplicate(["order_id"], within="1 hour"),
+        ],
         sinks=[TableSink("lake/orders", partition_by=["day"]), TopicSink("orders.clean", key="order_id")],
         trigger=Trigger(every="10 seconds"),
     )
@@ -74,7 +78,8 @@ TAIL = "\nsinks: [console]\n"
         ("name: p\nsource: {topics: [a], max_records: many}" + TAIL, "expected a whole number, found 'many'"),
         ("name: p\nsource: {files: a, group: g}" + TAIL, "`group` goes with `topics` only"),
         ("name: p\nsource: {files: a, format: delta}" + TAIL, "delta does not go with `files`"),
-        ("name: p\nsource: {table: a.b, format: iceberg}" + TAIL, "needs a `catalog`"),
+        ("name: p\nsource: {table: a.b, format: iceberg}" + TAIL, "source.table: a table is followed as a stream only with"),
+        ("name: p\nsource: {table: a}" + TAIL, "delta tables can be joined"),
         (HEAD + "trigger: {every: 5}" + TAIL, "p.yaml:3:18: trigger.every: expected a length of time such as"),
         (HEAD + "trigger: {every: 0.1 ms}" + TAIL, "is shorter than a millisecond"),
         (HEAD + "trigger: {once: maybe}" + TAIL, "expected true or false, found 'maybe'"),
@@ -95,7 +100,8 @@ TAIL = "\nsinks: [console]\n"
          "steps.1.validate.expect.0.on_fail: dead letters need the columns topic"),
         (HEAD + "steps: [{window: {size: 1 m, aggregates: {n: count(*)}}}, {validate: {expect: [{name: a, sql: x}]}}]" + TAIL,
          "which the window of step 1 drops"),
-        (HEAD + "steps: [{validate: {expect: [{name: a, sql: x, on_fail: fail}]}}, {deduplicate: [x]}]" + TAIL, "`fail` cannot stand before"),
+        (HEAD + "steps: [{validate: {expect: [{name: a, sql: x, on_fail: fail}]}}, {deduplicate: [x]}]" + TAIL,
+         "`fail` cannot stand before"),
         ("name: p\nsource: {files: a}\nsteps: [{validate: {expect: [{name: a, sql: x}]}}]" + TAIL, "that `dead_letters` names"),
         (HEAD + "steps: [{python: f}]" + TAIL, "is not `module:function`"),
         (HEAD + "steps: [{python: nowhere.py:f}]" + TAIL, "there is no file"),
@@ -153,7 +159,9 @@ def test_python_files(tmp_path: Path) -> None:
         "pipeline = Pipeline(name='p', source=Source(topics=['a']), sinks=[ConsoleSink()])\n"
     )
     assert read_file(str(file), {}).require().name == "p"
-    file.write_text("from braidmq.spark.pipeline import Pipeline, Source\n\npipeline = Pipeline(name='p', source={'topic': 1}, sinks=[])\n")
+    file.write_text(
+        "from braidmq.spark.pipeline import Pipeline, Source\n\npipeline = Pipeline(name='p', source={'topic': 1}, sinks=[])\n"
+    )
     problems = [str(problem) for problem in read_file(str(file), {}).problems]
     assert len(problems) == 2 and all(problem.startswith(f"{file}:3:1: ") for problem in problems), problems
     for text, told in (("x = 1", "has no variable `pipeline`"), ("1 +", "not Python"), ("1 / 0", "ZeroDivisionError")):

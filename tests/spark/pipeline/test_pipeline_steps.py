@@ -45,7 +45,7 @@ def test_queries_functions_and_masks(rows: DataFrame, tmp_path: Path) -> None:
         rows, tmp_path,
         {"sql": "SELECT * FROM input WHERE amount IS NOT NULL"},
         {"python": {"function": "mine.py:more", "arguments": {"by": "10"}}},
-        {"sql": "WITH twice AS (SELECT id, amount * 2 AS amount FROM input) SELECT id, amount, named_struct('id', id) AS s FROM twice"},
+        {"sql": "WITH t AS (SELECT id, amount * 2 AS amount FROM input) SELECT id, amount, named_struct('id', id) AS s FROM t"},
         {"mask": {"columns": ["id"], "how": "redact"}},
         {"mask": {"columns": ["s.id"], "salt": "x"}},
         {"deduplicate": ["amount"]},

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from braidmq.admin.call import Call, Nothing, PageQuery
+from braidmq.admin.looking import open_log
 from braidmq.admin.shapes import Bounds
 from braidmq.admin.times import rfc3339
 from braidmq.base import limits
@@ -13,10 +14,6 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.pace import Pace
 from braidmq.broker.topics import PROPERTIES, Topic
-from braidmq.log.partition import PartitionLog
-
-_OPENING_STEPS = 5
-"""To open a partition takes as long as so many other things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +69,7 @@ class TopicQuery(PageQuery):
     """Which topics."""
 
     prefix: Annotated[str, "only topics whose names begin like this"] = ""
+    search: Annotated[str, "only topics whose names hold this, in upper or lower case"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,7 @@ class TopicChange:
 
 async def list_topics(call: Call[TopicQuery, Nothing]) -> list[TopicRow]:
     """The topics that the caller may read, by name. A header `Link` leads to the next page where there is one."""
-    names = [name for name in call.visible(call.broker.topic_names()) if name.startswith(call.query.prefix)]
-    shown, cursor = call.page(names, lambda name: name, call.query)
+    shown, cursor = topic_page(call)
     call.link_next(cursor)
     pace = Pace()
     rows = []
@@ -111,6 +108,13 @@ async def list_topics(call: Call[TopicQuery, Nothing]) -> list[TopicRow]:
         if topic is not None:
             rows.append(_row(call.broker, topic, await partition_rows(call.broker, topic, pace)))
     return rows
+
+
+def topic_page(call: Call[TopicQuery, Nothing]) -> tuple[list[str], str | None]:
+    """The names that a query asks for, and the cursor of the next ones. Names are chosen first: rights take longer to look up."""
+    query, wanted = call.query, call.query.search.casefold()
+    names = [name for name in call.broker.topic_names() if name.startswith(query.prefix) and wanted in name.casefold()]
+    return call.page(call.visible(names), lambda name: name, query)
 
 
 async def create_topic(call: Call[Nothing, NewTopic]) -> TopicDetail:
@@ -146,16 +150,6 @@ async def configure_topic(call: Call[Nothing, TopicChange]) -> TopicDetail:
 
 
 # --- measuring
-
-
-async def open_log(broker: Broker, topic: Topic, partition: int, pace: Pace) -> PartitionLog | None:
-    """The log of a partition; None where nothing was ever written, so that looking at a topic opens nothing."""
-    await pace.step()
-    if broker.store.opened(topic.id, partition) is None:
-        if broker.store.is_unused(topic.id, partition) or broker.topics.by_id(topic.id) is None:
-            return None
-        await pace.step(_OPENING_STEPS)
-    return broker.log_of(topic, partition) if broker.topics.by_id(topic.id) is not None else None
 
 
 async def partition_rows(broker: Broker, topic: Topic, pace: Pace) -> list[PartitionRow]:

@@ -26,6 +26,7 @@ from braidmq.log.partition_reads import Cold
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
+    from braidmq.broker.push.subscription import Counters
 
 
 _WAKES_PER_INTERVAL: Final = 4
@@ -43,6 +44,8 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self.steady_ms = broker.steady.now_ms
         self._feeds: dict[tuple[int, int], Feed] = {}
+        self.closed: dict[str, Counters] = {}
+        """What subscriptions that are gone had counted, by protocol."""
         self._moved: list[Feed] = []
         self._chunks: OrderedDict[tuple[Feed, int], int] = OrderedDict()
         self._chunk_bytes = 0

@@ -19,6 +19,7 @@ import asyncio
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
@@ -45,6 +46,13 @@ class Counters:
     lost: int = 0
     """Records that retention took before they were delivered."""
 
+    def add(self, other: Counters) -> None:
+        self.delivered += other.delivered
+        self.delivered_bytes += other.delivered_bytes
+        self.dropped += other.dropped
+        self.redelivered += other.redelivered
+        self.lost += other.lost
+
 
 class Subscription:
     """The base of BlipMQ's subscribers and fq's queues.
@@ -54,6 +62,8 @@ class Subscription:
 
     filtered = False
     """Whether `select` has to be asked."""
+    protocol: ClassVar[str] = ""
+    """For whom it counts."""
 
     def __init__(self, hub: Hub, capacity: int, overflow: Overflow) -> None:
         self.hub = hub
@@ -107,6 +117,9 @@ class Subscription:
     def close(self) -> None:
         for feed in list(self.cursors):
             self._forget(feed)
+        # What was counted is not lost with who counted it.
+        self.hub.closed.setdefault(self.protocol, Counters()).add(self.counters)
+        self.counters = Counters()
 
     def _forget(self, feed: Feed) -> None:
         del self.cursors[feed]

@@ -50,6 +50,8 @@ def _check_readable(request: flymq.Consume, log: PartitionLog) -> None:
 def _consumed(caller: Caller, request: flymq.Consume, log: PartitionLog, rows: Rows) -> Answer:
     # A stored row is the answer with the offset behind it.
     row = caller.broker.row_at(log, rows, request.offset)
+    log.read_records += 1
+    log.read_bytes += len(row)
     return [encode_header(request.op, len(row) - 8), row[:-8]]
 
 
@@ -62,20 +64,27 @@ def fetch(caller: Caller, request: flymq.Fetch) -> Outcome:
     rows = log.read_rows(offset, records_max, limits.FETCH_BYTES_TARGET)
     if isinstance(rows, Cold):
         return _fetch_cold(caller, request, log, rows, offset, records_max)
-    return _fetched(caller, request, rows)
+    return _fetched(caller, request, log, rows)
 
 
 async def _fetch_cold(
     caller: Caller, request: flymq.Fetch, log: PartitionLog, cold: Cold, offset: int, records_max: int
 ) -> Answer:
-    return _fetched(caller, request, await caller.broker.finish_rows(log, cold, offset, records_max, limits.FETCH_BYTES_TARGET))
+    rows = await caller.broker.finish_rows(log, cold, offset, records_max, limits.FETCH_BYTES_TARGET)
+    return _fetched(caller, request, log, rows)
 
 
 async def _fetch_filtered(caller: Caller, request: flymq.Fetch, log: PartitionLog, offset: int, records_max: int) -> Answer:
-    return _fetched(caller, request, await caller.broker.filtered(log, offset, records_max, request.filter))
+    return _fetched(caller, request, log, await caller.broker.filtered(log, offset, records_max, request.filter))
 
 
-def _fetched(caller: Caller, request: flymq.Fetch, rows: Rows) -> Answer:
+def _fetched(caller: Caller, request: flymq.Fetch, log: PartitionLog, rows: Rows) -> Answer:
+    tracing = caller.broker.commit.tracing
+    if tracing is not None and rows.count:
+        # Rows are without attributes, so there is nothing to link to.
+        tracing.deliver("flymq", caller.address, log.topic, log.partition, ())
+    log.read_records += rows.count
+    log.read_bytes += rows.size
     head = encode_header(request.op, 12 + rows.size)
     if caller.dialect is Dialect.V126:
         items = hot.reorder_rows(rows.slices, rows.size)
@@ -110,6 +119,11 @@ async def _fetch_batches_later(
 
 
 def _fetched_batches(caller: Caller, request: flymq.FetchBatches, log: PartitionLog, read: Batches) -> Answer:
+    tracing = caller.broker.commit.tracing
+    if tracing is not None and read.size:
+        tracing.deliver("flymq", caller.address, log.topic, log.partition, read.slices)
+    log.read_records += max(0, read.next_offset - request.offset)
+    log.read_bytes += read.size
     empty = flymq.FetchedBatches(request.topic, request.partition, log.high_watermark, log.log_start, b"")
     body = flymq.encode_response(request.op, empty, caller.dialect)
     # The empty answer's last field is the length of the batches; announce the real one and send slices behind it.

@@ -153,9 +153,6 @@ class Run:
     def _start_query(self) -> None:
         context = self._context
         source = attributed(context, "source", lambda: read_source(self._spark, context, stream=True))
-        if not source.isStreaming:
-            reason = "a table of this format is read as it is, not as a stream: run it as a backfill"
-            raise BraidError("PIPELINE_FAILED", pipeline=context.pipeline.name, step="source", reason=reason)
         stream, with_letters = stream_of(source, context)
         job = BatchJob(context, self._query_name, with_letters, self._number)
         SESSIONS[self._query_name] = self._spark

@@ -49,4 +49,4 @@ def write_records(records: DataFrame, options: Mapping[str, str], writer: str, n
 
     staged = records.mapInArrow(stage, _STAGED).collect()
     client.stage.publish(writer, number, [(row["task"], row["attempt"], row["batches"]) for row in staged if row["batches"]])
-    return sum(row["rows"] for row in staged)
+    return int(sum(row["rows"] for row in staged))

@@ -1,0 +1,38 @@
+"""What both the API and the metrics look at: logs of partitions, and whom BlipMQ pushes to. On the broker's loop."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from braidmq.broker.broker import Broker
+from braidmq.broker.pace import Pace
+from braidmq.broker.push.subscription import Subscription
+from braidmq.broker.topics import Topic
+from braidmq.log.partition import PartitionLog
+from braidmq.server.app import BrokerServer
+from braidmq.server.blipmq_service import open_service
+from braidmq.server.blipmq_subscriber import Subscriber
+
+_OPENING_STEPS: Final = 5
+"""To open a partition takes as long as so many other things."""
+
+
+async def open_log(broker: Broker, topic: Topic, partition: int, pace: Pace) -> PartitionLog | None:
+    """The log of a partition; None where nothing was ever written, so that looking at a topic opens nothing."""
+    await pace.step()
+    if broker.store.opened(topic.id, partition) is None:
+        if broker.store.is_unused(topic.id, partition) or broker.topics.by_id(topic.id) is None:
+            return None
+        await pace.step(_OPENING_STEPS)
+    return broker.log_of(topic, partition) if broker.topics.by_id(topic.id) is not None else None
+
+
+def subscribers(server: BrokerServer) -> list[Subscriber]:
+    """BlipMQ's, with those of clients that are away."""
+    service = open_service(server.broker)
+    return [] if service is None else service.subscribers
+
+
+def parts_of(subscriber: Subscriber) -> list[Subscription]:
+    """What of a subscriber delivers: at QoS 0, and at QoS 1."""
+    return [part for part in (subscriber.stream, subscriber.queue) if part is not None]

@@ -1,0 +1,204 @@
+"""Metrics: every one is there and true, dashboard and alerts name only those that exist, and nobody waits for a scrape."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from embedded_broker import EmbeddedBroker
+from web_client import WebClient
+
+from braidmq.admin.metrics.snapshot import Snapshot
+from braidmq.admin.metrics.table import BY_NAME, METRICS
+from braidmq.admin.metrics.text import scrape_text
+from braidmq.base import limits
+from braidmq.base.disk_real import RealDisk
+from braidmq.base.figures import Histogram
+from braidmq.client.blipmq import sync as blipmq
+from braidmq.client.sync import connect
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_PIPELINES = {name for name in BY_NAME if name.startswith("braid_pipeline_")}
+"""There are none in a broker that runs no pipeline."""
+_LINE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+|NaN)')
+
+
+def _scraped(broker: EmbeddedBroker) -> dict[str, float]:
+    """Values by name with labels, and every line checked."""
+    assert broker.service is not None
+    answer = WebClient(broker.service.addresses["metrics"]).get("/metrics")
+    assert answer.status == 200 and answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {}
+    for line in answer.body.decode().splitlines():
+        if not line.startswith("#"):
+            assert _LINE.fullmatch(line), line
+            name, _, value = line.rpartition(" ")
+            found[name] = float(value)
+    return found
+
+
+def _look_at_lags_again(broker: EmbeddedBroker) -> None:
+    """The next scrape does not show what an earlier one found out."""
+    assert broker.service is not None and broker.service._serving is not None
+    broker.service._serving.site.metrics._lags_at = float("-inf")
+
+
+def _names(scraped: dict[str, float]) -> set[str]:
+    names = {name.partition("{")[0] for name in scraped}
+    return {
+        re.sub(r"_(bucket|sum|count)$", "", name) if re.sub(r"_(bucket|sum|count)$", "", name) in BY_NAME else name
+        for name in names
+    }
+
+
+def test_every_metric_is_there_and_counts(standing: EmbeddedBroker) -> None:
+    web = WebClient(standing.service.addresses["admin"])  # type: ignore[union-attr]
+    with connect(standing.address) as client, blipmq.connect(standing.server.addresses["blipmq"], client_id="m") as subscriber:
+        subscriber.subscribe("measured", qos=1)
+        client.create_topic("measured", 1)
+        before = _scraped(standing)
+        for _ in range(10):
+            client.produce("measured", b"0123456789")
+        client.fetch("measured", 0, 0, max_records=10)
+        client.commit("measured", "behind", 0, 4)
+        message = next(iter(subscriber))
+        message.ack()
+        with pytest.raises(Exception, match="TOPIC_NOT_FOUND"):
+            client.fetch("no such topic", 0, 0)
+        _look_at_lags_again(standing)
+        found = _scraped(standing)
+    assert _names(found) | _PIPELINES == set(BY_NAME), set(BY_NAME) ^ (_names(found) | _PIPELINES)
+    assert found["braid_records_in_total"] - before["braid_records_in_total"] == 10
+    assert found['braid_topic_records_total{topic="measured"}'] == 10
+    assert found['braid_topic_read_records_total{topic="measured"}'] == 10
+    assert found['braid_topic_bytes{topic="measured"}'] > 100
+    assert found['braid_request_seconds_count{protocol="flymq",operation="produce"}'] > 0
+    assert found['braid_request_seconds_count{protocol="flymq",operation="fetch_batches"}'] > 0
+    assert found['braid_connections{protocol="blipmq"}'] == 1
+    assert found['braid_records_delivered_total{protocol="blipmq"}'] >= 1
+    assert found["braid_batch_records_sum"] - before["braid_batch_records_sum"] == 10
+    assert found['braid_errors_total{code="TOPIC_NOT_FOUND"}'] >= 1
+    assert found["braid_ready"] == 1 and found["process_resident_memory_bytes"] > 1e6
+    lag = web.get("/api/v1/consumer-groups/measured:behind").json
+    assert lag["lag"] == 6
+
+
+def test_the_lag_of_groups_is_a_metric(tmp_path: Path) -> None:
+    with EmbeddedBroker(RealDisk(), str(tmp_path / "data"), web=True, durability="os") as broker:
+        with connect(broker.address) as client:
+            client.create_topic("t", 1)
+            for _ in range(5):
+                client.produce("t", b"v")
+            client.commit("t", "g", 0, 2)
+        found = _scraped(broker)
+        assert found['braid_group_lag_records{topic="t",group="g"}'] == 3
+        assert found['braid_group_lag_seconds{topic="t",group="g"}'] >= 0
+        # Looking into the log for every scrape would be too much: another one sees the same.
+        assert found["braid_groups"] == 1
+
+
+def test_names_and_labels_follow_the_rules() -> None:
+    for metric in METRICS:
+        assert re.fullmatch(r"[a-z_]+", metric.name) and metric.doc.endswith(".")
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric
+    assert len(BY_NAME) == len(METRICS)
+
+
+def test_what_is_written_is_escaped() -> None:
+    import asyncio
+
+    snapshot = Snapshot()
+    snapshot.put("braid_topic_bytes", 1.5, 'a"b\\c\nd')
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 9.0):
+        histogram.observe(value)
+    snapshot.put("braid_batch_records", histogram)
+    lines = asyncio.run(scrape_text(snapshot)).splitlines()
+    assert 'braid_topic_bytes{topic="a\\"b\\\\c\\nd"} 1.5' in lines
+    assert [line for line in lines if line.startswith("braid_batch_records")] == [
+        'braid_batch_records_bucket{le="1"} 2', 'braid_batch_records_bucket{le="2"} 3', 'braid_batch_records_bucket{le="+Inf"} 4',
+        "braid_batch_records_sum 12", "braid_batch_records_count 4",
+    ]  # fmt: skip
+    assert histogram.quantile(0.5) == 1.0 and histogram.quantile(0.99) == 2.0 and Histogram().quantile(0.5) == 0.0
+
+
+def test_only_so_many_topics_and_groups_have_their_own(standing: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connect(standing.address) as client:
+        for name in ("many-1", "many-2", "many-3"):
+            client.create_topic(name, 1)
+            client.commit(name, "many", 0, 0)
+    _scraped(standing)
+    assert limits.METRIC_TOPICS_MAX == limits.METRIC_GROUPS_MAX == 2000
+    monkeypatch.setattr(limits, "METRIC_TOPICS_MAX", 1)
+    monkeypatch.setattr(limits, "METRIC_GROUPS_MAX", 1)
+    _look_at_lags_again(standing)
+    found = _scraped(standing)
+    assert len([name for name in found if name.startswith("braid_topic_bytes{")]) == 1
+    assert found["braid_topics_not_shown"] == found["braid_topics"] - 1
+    assert len([name for name in found if name.startswith("braid_group_lag_records{")]) == 1
+    assert found["braid_groups_not_shown"] == found["braid_groups"] - 1
+
+
+def _named_in(text: str) -> set[str]:
+    found = set(re.findall(r"\b(?:braid|flymq|process)_[a-z_]+\b", text))
+    return {
+        re.sub(r"_(bucket|sum|count)$", "", name) if re.sub(r"_(bucket|sum|count)$", "", name) in BY_NAME else name
+        for name in found
+    }
+
+
+def test_the_dashboard_and_the_alerts_name_metrics_that_exist() -> None:
+    dashboard = (ROOT / "deploy/grafana/dashboard.json").read_text()
+    panels = json.loads(dashboard)["panels"]
+    expressions = " ".join(target["expr"] for panel in panels for target in panel.get("targets", ()))
+    assert len(panels) >= 10
+    assert _named_in(expressions) <= set(BY_NAME), _named_in(expressions) - set(BY_NAME)
+    import yaml
+
+    rules = [
+        rule for group in yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"] for rule in group["rules"]
+    ]
+    assert len(rules) >= 8
+    for rule in rules:
+        assert _named_in(rule["expr"]) and _named_in(rule["expr"]) <= set(BY_NAME), rule
+        assert rule["annotations"]["summary"] and rule["annotations"]["description"] and rule["labels"]["severity"]
+
+
+def test_a_scrape_of_a_thousand_topics_is_quick_and_holds_nobody_up(tmp_path: Path) -> None:
+    """No bound on time here but a generous one: the figures are in the benchmarks. What is proven is that produce goes on."""
+    with EmbeddedBroker(RealDisk(), str(tmp_path / "data"), web=True, durability="none") as broker:
+        broker.run(lambda: _thousand(broker))
+        _scraped(broker)
+        longest = 0.0
+        done = threading.Event()
+
+        def scrape() -> None:
+            try:
+                for _ in range(3):
+                    found = _scraped(broker)
+                    assert found["braid_topics"] >= 1000 and len([n for n in found if n.startswith("braid_topic_bytes")]) >= 1000
+            finally:
+                done.set()
+
+        with connect(broker.address) as client:
+            client.produce("t0", b"v")
+            thread = threading.Thread(target=scrape)
+            thread.start()
+            produced = 0
+            while not done.is_set():
+                began = time.monotonic()
+                client.produce("t0", b"v")
+                longest = max(longest, time.monotonic() - began)
+                produced += 1
+            thread.join()
+        assert produced > 10 and longest < 2.0, (produced, longest)
+
+
+async def _thousand(broker: EmbeddedBroker) -> None:
+    import asyncio
+
+    await asyncio.gather(*(broker.server.broker.create_topic(f"t{number}", 3) for number in range(1000)))
