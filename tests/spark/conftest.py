@@ -25,6 +25,7 @@ NewTopic = Callable[..., str]
 """`new_topic(partitions=1)`: the name of a topic that no other test uses."""
 
 TEST_CONFIG = {
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.checkpointFileManagerClass": (

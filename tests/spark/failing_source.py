@@ -25,6 +25,16 @@ class Accident(RuntimeError):
     pass
 
 
+def _java_above(pid: int) -> int:
+    """The JVM that a worker belongs to: between them there may be a daemon that forks workers."""
+    while True:
+        with open(f"/proc/{pid}/stat") as file:
+            pid = int(file.read().rpartition(")")[2].split()[1])
+        with open(f"/proc/{pid}/comm") as file:
+            if file.read().strip() == "java":
+                return pid
+
+
 class FailingWriter(StreamWriter):
     def __init__(self, options: Any, schema: StructType, accident: str) -> None:
         super().__init__(options, schema)
@@ -50,7 +60,7 @@ class FailingWriter(StreamWriter):
         if self._happens("after-commit"):
             raise Accident("the driver dies after the commit")
         if self._happens("kill-jvm"):
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(_java_above(os.getpid()), signal.SIGKILL)
 
 
 class FailingSource(BraidDataSource):

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-PATIENCE_S = 110
+PATIENCE_S = 250
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +41,15 @@ def failing(spark: SparkSession) -> None:
 def fill(broker: RunningBroker, topic: str, begin: int, end: int) -> None:
     with sync.connect(broker.address) as client, client.producer() as producer:
         for number in range(begin, end):
-            producer.send(topic, b"%06d" % number, key=b"k%d" % (number % 7) if number % 3 else None, headers={"n": b"%d" % number})
+            key = b"k%d" % (number % 7) if number % 3 else None
+            producer.send(topic, b"%06d" % number, key=key, headers={"n": b"%d" % number})
 
 
 def copy(
     spark: SparkSession, broker: RunningBroker, source: str, sink: str, checkpoint: str, accident: str = "", **options: Any
 ) -> StreamingQuery:
-    stream = (
-        spark.readStream.format("braid")
-        .options(servers=broker.address, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=40, group=source, **options)
-        .load()
-    )
+    reading = {"servers": broker.address, "subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 40}
+    stream = spark.readStream.format("braid").options(**reading, group=source, **options).load()
     writer = stream.select("key", "value", "headers").writeStream.format("failing" if accident else "braid")
     if accident:
         writer = writer.option("accident", accident)
@@ -123,17 +122,17 @@ test_sink.copy(spark, Broker, source, sink, checkpoint, "kill-jvm " + sys.argv[6
 
 @pytest.mark.usefixtures("failing")
 def test_a_driver_that_is_killed_after_it_published_goes_on_elsewhere(
-    spark: SparkSession, spark_environment: dict[str, str], braid: RunningBroker, new_topic: NewTopic, tmp_path: Path, checkpoint: str
-) -> None:
-    """A driver of its own is killed with SIGKILL between the publication and Spark's log; this session takes over its checkpoint."""
+    spark: SparkSession, spark_environment: dict[str, str], braid: RunningBroker, new_topic: NewTopic, tmp_path: Path,
+    checkpoint: str,
+) -> None:  # fmt: skip
+    """A driver of its own is killed between the publication and Spark's log; this session takes over its checkpoint."""
     source, sink = new_topic(1), new_topic(1)
     fill(braid, source, 0, 60)
     here = str(Path(__file__).parent)
     command = [sys.executable, "-c", DRIVER, here, braid.address, source, sink, checkpoint, str(tmp_path)]
     path = os.pathsep.join((here, str(Path(here).parent)))
-    driver = subprocess.Popen(
-        command, env=spark_environment | {"PYTHONPATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
-    )
+    silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    driver = subprocess.Popen(command, env=spark_environment | {"PYTHONPATH": path}, **silent)
     try:
         driver.wait(PATIENCE_S)
     finally:
@@ -180,7 +179,8 @@ def test_df_write_is_all_or_nothing_and_goes_where_columns_say(
 ) -> None:
     one, other = new_topic(3), new_topic(1)
     rows = spark.range(0, 3000, 1, 4).selectExpr(
-        f"if(id % 2 = 0, '{one}', null) as topic", "if(id % 4 = 0, 2, null) as partition", "if(id % 3 = 0, null, cast(id % 11 as string)) as key",
+        f"if(id % 2 = 0, '{one}', null) as topic", "if(id % 4 = 0, 2, null) as partition",
+        "if(id % 3 = 0, null, cast(id % 11 as string)) as key",
         "cast(lpad(id, 6, '0') as binary) as value", "if(id = 5, array(struct('h' as key, X'01' as value)), null) as headers",
     )  # fmt: skip
     rows.write.format("braid").mode("append").options(servers=braid.address, topic=other).save()

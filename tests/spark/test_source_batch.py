@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from conftest import NewTopic
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.timeout(600)
+
 ORDER = json.dumps({
     "type": "object", "properties": {"id": {"type": "integer"}, "tags": {"type": "array", "items": {"type": "string"}}},
 }).encode()  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -20,6 +21,9 @@ from braidmq.spark.writer import BATCH_ID, QUERY_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_only_the_planner_for_filters_knows_how_to_read_them() -> None:
