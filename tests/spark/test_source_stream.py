@@ -13,6 +13,7 @@ from running_broker import RunningBroker, StartBroker
 
 from braidmq.base.errors import BraidError
 from braidmq.client import sync
+from braidmq.spark.progress import ProgressListener
 from braidmq.spark.shapes import record_schema
 from braidmq.spark.source import BraidDataSource
 from braidmq.spark.stream import StreamReader
@@ -63,6 +64,9 @@ def test_a_stream_keeps_to_its_limits_and_shows_as_a_group(
             assert known.state == "active" and known.members, "it lives"
             seen.append((batch, frame.count() + known.lag))
 
+    heard = f"heard-{topic}"
+    listener = ProgressListener({"servers": braid.address, "group": heard})
+    spark.streams.addListener(listener)
     query: StreamingQuery = (
         stream.load().writeStream.foreachBatch(look).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     )
@@ -74,6 +78,10 @@ def test_a_stream_keeps_to_its_limits_and_shows_as_a_group(
         lags = client.group.lag(group, topic)
         assert [(lag.committed, lag.lag) for lag in lags] == [(20, 0), (0, 0), (5, 0)], "after the last batch too"
         assert client.group.show(group).state == "empty", "and is gone with the query"
+        while not any(info.group == heard and info.topic == topic for info in client.group.ls()):
+            # The listener is told a moment later.
+            query.awaitTermination(0.1)
+    spark.streams.removeListener(listener)
     source = query.lastProgress["sources"][0]
     assert json.loads(source["latestOffset"])[topic]["next"] == {"0": 20, "1": 0, "2": 5}
 

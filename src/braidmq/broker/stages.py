@@ -208,9 +208,7 @@ class Stages:
         before_ms = self._broker.clock.now_ms() - round(1000 * self._timeout_s)
         for writer, epoch, found in self.epochs():
             if found.touched_ms <= before_ms:
-                logger.warning(
-                    "epoch %d of writer %s is void: %d bytes were staged and not published in time", epoch, writer, found.size
-                )
+                logger.warning("epoch %d of writer %s: void", epoch, writer)
                 await self._broker.work.journal.submit(["unstage", writer, epoch])
 
     def lowest_ref(self) -> int | None:

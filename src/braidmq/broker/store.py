@@ -319,8 +319,8 @@ class LogStore:
             logger.info("retention removes %d segments of %s/%d", len(expired), log.topic, log.partition)
             if held_from is not None and log.segments[len(expired)].base_offset > held_from:
                 logger.warning(
-                    "%s/%d has more than %d bytes: what groups hold from offset %d on goes", log.topic, log.partition, held_bytes,
-                    held_from,
+                    "%s/%d: what groups hold from offset %d on goes, with more than %d bytes", log.topic, log.partition, held_from,
+                    held_bytes,
                 )
             log.drop_segments(expired)
         return expired
