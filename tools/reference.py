@@ -258,8 +258,8 @@ def shown_default(each: Field[Any]) -> str:
 # --- metrics and the admin API
 
 METRICS_INTRO = """
-What the metrics port answers at `/metrics`, and the admin API at `/api/v1/metrics`. Counters begin at 0 with the broker, except those of
-topics, which are offsets. Topics and groups beyond the limits in [limits.md](limits.md) have none of their own.
+What the metrics port answers at `/metrics`, and the admin API at `/api/v1/metrics`. Counters begin at 0 with the broker, except
+those of topics, which are offsets. Topics and groups beyond the limits in [limits.md](limits.md) have none of their own.
 """
 
 REST_INTRO = """
