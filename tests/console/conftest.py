@@ -26,8 +26,9 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker
         yield broker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Of one module, because Playwright keeps an event loop running in this thread, where no other broker could end meanwhile."""
     if not CHROMIUM:
         pytest.skip("there is no Chromium: `apt install chromium`, or name one in BRAID_CHROMIUM")
     with sync_playwright() as playwright:

@@ -12,11 +12,11 @@ from embedded_broker import EmbeddedBroker
 from braidmq.base.config import Listen
 from braidmq.base.disk_real import RealDisk
 from braidmq.broker.broker import Broker
+from braidmq.broker.features import BROKER
 from braidmq.client import fq as fq_names
 from braidmq.client.blipmq import sync as blipmq
 from braidmq.client.fq import sync as fq
 from braidmq.client.sync import connect
-from braidmq.broker.features import BROKER
 
 ADMIN = ("admin", "adminpass1")
 READER = ("reader", "readerpass1")
@@ -25,6 +25,17 @@ SCRIPT = "<script>document.title = 'owned'</script>"
 _FIRST = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}, "total": {"type": "number"}}}
 _SECOND = {**_FIRST, "properties": {**_FIRST["properties"], "note": {"type": "string"}}}  # type: ignore[dict-item]
 _AVRO = {"type": "record", "name": "Click", "fields": [{"name": "page", "type": "string"}, {"name": "ms", "type": "int"}]}
+
+
+_PIPELINE = """name: enrich
+source: {topics: [orders, clicks]}
+steps:
+  - validate: {expect: [{name: has_customer, sql: customer IS NOT NULL}]}
+  - sql: SELECT * FROM input
+sinks:
+  - table: {path: lake/orders}
+  - topic: {name: orders.clean}
+"""
 
 
 @contextmanager
@@ -69,6 +80,14 @@ async def _fill(broker: Broker, auth: bool) -> None:
     await broker.coordinator.commit_offset("people", "mailer", 0, 5)
     for number in range(3):
         await broker.delayed.produce("orders", b"later-%d" % number, b'{"id": 9}', 3_600_000 * (number + 1))
+    await broker.pipelines.put("enrich", "", "yaml", _PIPELINE)
+    run = await broker.pipelines.start("enrich", "continuous", "somebody on local[2]", replace=False)
+    for batch in range(5):
+        report = {
+            "state": "running", "batch": batch, "rows": 1000 * batch, "rate": 480.5, "batch_ms": 900, "lag": 40 - batch,
+            "lag_ms": 1200, "rejected": {"has_customer": 2}, "written": {"orders.clean": 998},
+        }  # fmt: skip
+        await broker.pipelines.report("enrich", run.number, json.dumps(report).encode(), [("warning", "2 rows were rejected")])
     transaction = await broker.transactions.begin(object(), name="import")
     await broker.transactions.produce(transaction.id, "orders", b"k", b'{"id": 1}')
 

@@ -1,5 +1,5 @@
-"""Reads a page as a strict reader would, and complains: tags that do not match, ids given twice, fields without a name, anything that
-the content security policy would refuse."""
+"""Reads a page as a strict reader would, and complains: tags that do not match, ids given twice, fields without a name, anything
+that the content security policy would refuse."""
 
 from __future__ import annotations
 

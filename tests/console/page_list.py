@@ -28,6 +28,8 @@ PAGES: Final = {
     "subscriptions": "/console/subscriptions",
     "queues": "/console/queues",
     "connections": "/console/connections",
+    "pipelines": "/console/pipelines",
+    "pipeline": "/console/pipelines/enrich",
     "users": "/console/users",
     "acls": "/console/acls",
     "audit": "/console/audit",
@@ -37,5 +39,6 @@ PAGES: Final = {
 
 FOR_READERS: Final = (
     "overview", "topics", "topic", "messages", "message", "groups", "group", "schemas", "schema", "dead-letters", "letters",
+    "pipelines", "pipeline",
 )  # fmt: skip
 """Those that somebody sees who may only read."""

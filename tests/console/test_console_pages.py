@@ -43,8 +43,10 @@ def test_a_page_is_well_formed_and_tells_browsers_to_be_careful(admin: WebClient
 def test_the_check_of_pages_notices() -> None:
     page = "<!doctype html><p>{}</p>"
     assert check_html(page.format("fine")) == []
-    for wrong in ("<b>", "</b>", "<b><i></b></i>", "<script>1</script>", '<a onclick="x">y</a>', '<i style="color: red">x</i>', '<input name="x">',
-                  '<i id="a"></i><i id="a"></i>', '<a href="javascript:x">y</a>', "<img src='x'>"):  # fmt: skip
+    for wrong in (
+        "<b>", "</b>", "<b><i></b></i>", "<script>1</script>", '<a onclick="x">y</a>', '<i style="color: red">x</i>',
+        '<input name="x">', '<i id="a"></i><i id="a"></i>', '<a href="javascript:x">y</a>', "<img src='x'>",
+    ):  # fmt: skip
         assert check_html(page.format(wrong)), wrong
 
 
@@ -158,8 +160,10 @@ def test_a_payload_stays_text(admin: WebClient) -> None:
 
 
 def test_masked_fields_are_for_administrators(admin: WebClient, reader: WebClient) -> None:
-    for path in ("/console/topics/people/messages/0/1", "/console/topics/people/messages?start=earliest", "/api/v1/topics/people/messages",
-                 "/api/v1/topics/people/messages/0/1"):  # fmt: skip
+    for path in (
+        "/console/topics/people/messages/0/1", "/console/topics/people/messages?start=earliest", "/api/v1/topics/people/messages",
+        "/api/v1/topics/people/messages/0/1",
+    ):  # fmt: skip
         assert b"person1@example.org" in admin.get(path).body, path
         shown = reader.get(path).body
         assert b"example.org" not in shown and "•••".encode() in shown and b"Berlin" in shown, path

@@ -12,7 +12,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from braidmq.admin.console import access, deliveries, groups, letters, messages, overview, schemas, sign_in, system, topics, trail, waiting
+from braidmq.admin.console import (
+    access,
+    deliveries,
+    groups,
+    letters,
+    messages,
+    overview,
+    pipelines,
+    schemas,
+    sign_in,
+    system,
+    topics,
+    trail,
+    waiting,
+)
 from braidmq.admin.console.static import static_route
 from braidmq.admin.console.view import Console, PageRoute
 from braidmq.admin.site import Site
@@ -27,6 +41,7 @@ _PAGES: Final[tuple[PageRoute, ...]] = (
     *letters.PAGES,
     *waiting.PAGES,
     *deliveries.PAGES,
+    *pipelines.PAGES,
     *access.PAGES,
     *trail.PAGES,
     *system.PAGES,

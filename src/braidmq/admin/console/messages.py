@@ -85,7 +85,8 @@ async def show_produce(view: View) -> Response:
 async def produce(view: View) -> Response:
     name, form = view.named("topic"), await view.form()
     body: dict[str, object] = {
-        "value": form.get("value", ""), "value_encoding": form.get("value_encoding", "text"), "headers": _headers(form.get("headers", "")),
+        "value": form.get("value", ""), "value_encoding": form.get("value_encoding", "text"),
+        "headers": _headers(form.get("headers", "")),
         "partition": _whole(form.get("partition", ""), "partition", -1), "ttl_ms": _whole(form.get("ttl_ms", ""), "ttl_ms", 0),
     }  # fmt: skip
     if form.get("key"):

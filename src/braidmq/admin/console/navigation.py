@@ -29,6 +29,9 @@ NAVIGATION: Final[tuple[tuple[str, tuple[Entry, ...]], ...]] = (
         Entry("fq queues", "/console/queues", admin=True),
         Entry("Connections", "/console/connections", admin=True),
     )),
+    ("Spark", (
+        Entry("Pipelines", "/console/pipelines"),
+    )),
     ("Administration", (
         Entry("Users", "/console/users", admin=True),
         Entry("ACLs", "/console/acls", admin=True),

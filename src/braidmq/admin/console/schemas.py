@@ -19,7 +19,8 @@ _ROWS: Final = 100
 
 async def list_schemas(view: View) -> Response:
     rows, call = await view.run("list_schemas", query={"cursor": view.asked.get("cursor", ""), "limit": _ROWS})
-    return await view.render("schemas.html", rows=rows, cursor=call.headers.get("X-Next-Cursor", ""), kinds=KINDS, modes=list(MODES))
+    cursor = call.headers.get("X-Next-Cursor", "")
+    return await view.render("schemas.html", rows=rows, cursor=cursor, kinds=KINDS, modes=list(MODES))
 
 
 async def show_schema(view: View) -> Response:

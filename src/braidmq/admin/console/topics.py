@@ -36,7 +36,8 @@ async def show_topic(view: View) -> Response:
     name = view.named("topic")
     topic = await view.fetch("get_topic", {"topic": name})
     groups = await view.fetch("list_groups", query={"topic": name, "limit": _ROWS})
-    return await view.render("topic.html", topic=topic, groups=groups, known=PROPERTIES, may_write=await view.may(Rule.WRITE_TOPIC, name))
+    may_write = await view.may(Rule.WRITE_TOPIC, name)
+    return await view.render("topic.html", topic=topic, groups=groups, known=PROPERTIES, may_write=may_write)
 
 
 async def configure_topic(view: View) -> Response:

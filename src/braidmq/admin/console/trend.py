@@ -50,7 +50,7 @@ class LagTrend:
         site = self._site
         while not site.stopping.is_set() and site.server.clock.monotonic() - self._wanted_at < _UNWATCHED_SECONDS:
             try:
-                self._take(await site.gate.ask(lambda: site.server.broker.coordinator.lags()))
+                self._take(await site.gate.ask(site.server.broker.coordinator.lags))
             except BraidError as fault:
                 # It is asked again in a moment; meanwhile there is a gap in a plot.
                 logger.debug("the lag of groups cannot be told: %s", fault)

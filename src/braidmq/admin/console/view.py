@@ -40,6 +40,12 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
+_HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    # With none at all, browsers would not say either that a form was sent by a page of ours.
+    "Referrer-Policy": "same-origin",
+    "Vary": "HX-Request, Cookie",
+}
 THEME_COOKIE: Final = "braid_theme"
 NOTICE_COOKIE: Final = "braid_notice"
 _NOTICE_SECONDS: Final = 60
@@ -198,7 +204,7 @@ class View:
 
     @staticmethod
     def _html(text: str, status: int = 200) -> Response:
-        return HTMLResponse(text, status, {"Content-Security-Policy": POLICY, "Vary": "HX-Request, Cookie"})
+        return HTMLResponse(text, status, _HEADERS)
 
     def part(self, template: str, status: int = 200, **values: Any) -> Response:
         """A piece of a page."""

@@ -64,6 +64,11 @@
       }
     }
   });
+  document.addEventListener("htmx:afterRequest", (event) => {
+    // A search is part of the address, so that a page can be loaded again and passed on.
+    const { elt, successful, pathInfo } = event.detail;
+    if (successful && elt.matches("[data-search]")) history.replaceState(null, "", pathInfo.finalRequestPath);
+  });
   document.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target.id === "notice") event.detail.target.scrollIntoView({ block: "nearest" });
   });
