@@ -55,9 +55,10 @@ lint: setup ## check style and types
 bench: setup ## measure, beside the peers that are installed
 	@$(BIN)/python bench/run.py $(ARGS)
 
-docs: setup ## write the generated reference pages
+docs: setup ## write the generated reference pages, and the site of the documentation into ./site
 	@$(BIN)/python tools/reference.py
+	@$(BIN)/python tools/site.py
 
 clean: ## remove what the other targets made, except ./data
-	@rm -rf $(VENV) build dist src/*.egg-info src/braidmq/hot/_native*.so .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist site src/*.egg-info src/braidmq/hot/_native*.so .mypy_cache .ruff_cache .hypothesis
 	@find src tests bench tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -11,16 +11,15 @@ from types import ModuleType
 
 import hypothesis
 import pytest
+from proof_length import LONG, length
 from running_broker import RunningBroker, StartBroker
 from toolchain import compiler_exists
 
 pytest_plugins = ["braidmq.testing.plugin"]
 """As users have it from the installed package; here also where the installed one is older than the tree."""
 
-LONG = os.environ.get("BRAID_TEST_LONG") == "1"
-
 # How long an example takes depends on what else the machine does, so it is no reason to fail.
-hypothesis.settings.register_profile("short", deadline=None)
+hypothesis.settings.register_profile("short", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile("long" if LONG else "short")
 
@@ -62,7 +61,7 @@ def _group(item: pytest.Function) -> str | None:
 @pytest.fixture
 def rounds() -> Callable[[int, int], int]:
     """`rounds(short, full)`: how often to repeat a proof; `full` under `make test-long`."""
-    return lambda short, full: full if LONG else short
+    return length
 
 
 # --- the hot path

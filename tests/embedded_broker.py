@@ -15,7 +15,7 @@ from braidmq.base.disk import Disk
 from braidmq.server.app import BrokerServer
 
 T = TypeVar("T")
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 class EmbeddedBroker:

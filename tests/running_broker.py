@@ -68,8 +68,8 @@ class RunningBroker:
         listen = () if any(flag.startswith("--listen") for flag in self.flags) else ("--listen", f"flymq://{_ANY_PORT}")
         if "flymq" in self.addresses and listen:
             listen = ("--listen", f"flymq://{self.addresses['flymq']}")
-        listen = tuple(self._with_port(flag) for flag in listen)
-        self.flags = tuple(self._with_port(flag) for flag in self.flags)
+        listen = tuple(self._with_ports(flag) for flag in listen)
+        self.flags = tuple(self._with_ports(flag) for flag in self.flags)
         command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(self.data_dir), "--ready-file", str(ready_file)]
         for name in WEB:
             if not any(flag.startswith(f"--{name}-") for flag in self.flags):
@@ -90,11 +90,11 @@ class RunningBroker:
             time.sleep(_POLL_SECONDS)
         self.addresses = json.loads(ready_file.read_text())
 
-    def _with_port(self, flag: str) -> str:
-        if _ANY_PORT not in flag:
-            return flag
-        self._ports.append(HeldPort())
-        return flag.replace(_ANY_PORT, self._ports[-1].address)
+    def _with_ports(self, flag: str) -> str:
+        while _ANY_PORT in flag:
+            self._ports.append(HeldPort())
+            flag = flag.replace(_ANY_PORT, self._ports[-1].address, 1)
+        return flag
 
     def signal(self, number: int) -> None:
         assert self._process is not None

@@ -109,7 +109,7 @@ def _setup_elsewhere(tmp_path: Path, **env: str) -> subprocess.CompletedProcess[
     python = f"PYTHON={env.pop('PYTHON')}"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
     return subprocess.run(
-        ["make", "setup", python], cwd=checkout, env=environ | env, capture_output=True, text=True, timeout=60, check=False
+        ["make", "setup", python], cwd=checkout, env=environ | env, capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -265,7 +265,7 @@ def check_nothing_dead(files: Mapping[str, str], allowed: Iterable[str]) -> list
     used: Counter[str] = Counter()
     imported: set[str] = set()
     for path, source in files.items():
-        used += identifiers(path, source)
+        used.update(identifiers(path, source))
         if path.endswith((".py", ".pyx")):
             imported.update(module for _, module in imported_modules(path, source))
     complaints = []

@@ -8,7 +8,7 @@ from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
@@ -30,6 +31,8 @@ from braidmq.cli.exits import MEANINGS  # noqa: E402
 from braidmq.cli.parser import build_parser  # noqa: E402
 from braidmq.cli.tree import Node, Option, command_tree  # noqa: E402
 from braidmq.client.settings import DOCS, KINDS, ClientSettings, variable  # noqa: E402
+from braidmq.spark.pipeline.definition import SECTIONS, SINKS, STEPS  # noqa: E402
+from braidmq.spark.pipeline.sections import Section, kind_of, required  # noqa: E402
 
 PAGES_DIR = ROOT / "docs" / "reference"
 MADE_BY = "<!-- Made by tools/reference.py from the code; `make docs` writes it again. -->"
@@ -218,6 +221,40 @@ def limits_page() -> str:
     return "\n".join(lines)
 
 
+PIPELINES = """
+What may stand in a [pipeline](../pipelines.md), in YAML as in Python, where the classes have the names in brackets. A value in
+`${...}` is an environment variable.
+"""
+
+
+def section_title(section: type[Section]) -> str:
+    """How YAML and Python name a section."""
+    words = {kind: f"steps: `{name}`" for name, kind in STEPS.items()} | {kind: f"sinks: `{name}`" for name, kind in SINKS.items()}
+    fallback = section.__name__.lower()
+    return f"## {words.get(section, fallback)} ({section.__name__})"
+
+
+def pipelines_page() -> str:
+    lines = ["# Pipelines: every key", "", MADE_BY, PIPELINES]
+    for section in SECTIONS:
+        about = " ".join((section.__doc__ or "").split())
+        short = f" `{section.short}` may be given alone." if section.short else ""
+        lines += [section_title(section), "", about + short, ""]
+        rows = [
+            [code(each.name), kind_of(each).describe(), "required" if required(each) else shown_default(each), each.metadata["doc"]]
+            for each in fields(section)
+        ]
+        lines += [*table(["Key", "Holds", "Default", "What it is for"], rows), ""]
+    return "\n".join(lines)
+
+
+def shown_default(each: Field[Any]) -> str:
+    value = None if each.default is MISSING else each.default
+    if value is None or value == ():
+        return ""
+    return code(str(value).lower() if isinstance(value, bool) else str(value))
+
+
 # --- metrics and the admin API
 
 METRICS_INTRO = """
@@ -257,6 +294,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_page,
     "errors.md": errors_page,
     "limits.md": limits_page,
+    "pipelines.md": pipelines_page,
     "metrics.md": metrics_page,
     "rest.md": rest_page,
 }

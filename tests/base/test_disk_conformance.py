@@ -254,6 +254,23 @@ def test_a_removed_file_can_still_be_written_and_does_not_come_back(disk: Disk, 
     assert not disk.exists(f"{base}/a")
 
 
+def test_a_second_name_shows_what_is_appended_and_outlives_the_first(disk: Disk, base: str) -> None:
+    file = disk.open_append(f"{base}/a")
+    file.append([b"one"])
+    disk.link(f"{base}/a", f"{base}/b")
+    file.append([b"two"])
+    assert disk.read_file(f"{base}/b") == b"onetwo"
+    disk.remove_file(f"{base}/a")
+    assert disk.list_directory(base) == ["b"] and disk.map_file(f"{base}/b", 6).view == b"onetwo"
+    disk.remove_file(f"{base}/b")
+    with pytest.raises(FileNotFoundError):
+        disk.link(f"{base}/a", f"{base}/c")
+    disk.write_file(f"{base}/d", b"")
+    disk.write_file(f"{base}/e", b"")
+    with pytest.raises(FileExistsError):
+        disk.link(f"{base}/d", f"{base}/e")
+
+
 @pytest.mark.parametrize("count", [1, limits.SYNC_FILES_ONE_BY_ONE_MAX, limits.SYNC_FILES_ONE_BY_ONE_MAX + 1])
 def test_sync_files_takes_few_and_many(disk: Disk, base: str, count: int) -> None:
     files = [disk.open_append(f"{base}/{i}") for i in range(count)]

@@ -75,7 +75,7 @@ def run_broker(
     async def main() -> None:
         chosen = broker_module.ThreadSyncer
         if not threads:
-            broker_module.ThreadSyncer = lambda disk, post: InlineSyncer(disk)  # type: ignore[assignment, misc]
+            broker_module.ThreadSyncer = lambda disk, *_: InlineSyncer(disk)  # type: ignore[assignment, misc]
         try:
             broker = Broker(settings or settings_of(), disk, clock or ManualClock())
         finally:
@@ -114,7 +114,7 @@ def crashing(script: Script, disk: FaultyDisk, settings: BrokerSettings, *, stop
 
         async def life() -> None:
             chosen = broker_module.ThreadSyncer
-            broker_module.ThreadSyncer = lambda disk, post: InlineSyncer(disk)  # type: ignore[assignment, misc]
+            broker_module.ThreadSyncer = lambda disk, *_: InlineSyncer(disk)  # type: ignore[assignment, misc]
             try:
                 broker.__init__(settings, disk, ManualClock())  # type: ignore[misc]
             finally:

@@ -122,7 +122,7 @@ def test_a_crash_at_any_step_leaves_what_clients_were_told(stop: bool, rounds: C
     whole = FaultyDisk(1)
     assert not crashing(script(Facts()), whole, settings, stop=stop)  # type: ignore[arg-type]
     assert whole.operations > 100
-    points = range(0, whole.operations, rounds(2, 1))
+    points = range(0, whole.operations, rounds(5, 1))
     for point in points:
         disk = FaultyDisk(1)
         disk.crash_after(point)
@@ -147,7 +147,7 @@ def test_the_death_of_the_process_at_any_step_loses_nothing_at_level_os(rounds: 
     settings = settings_of(Level.OS)
     whole = FaultyDisk(2)
     assert not crashing(script(Facts()), whole, settings, stop=True)  # type: ignore[arg-type]
-    for point in range(0, whole.operations, rounds(3, 1)):
+    for point in range(0, whole.operations, rounds(7, 1)):
         disk = FaultyDisk(2)
         disk.crash_after(point)
         facts = Facts()
@@ -160,7 +160,7 @@ def test_topics_are_durable_at_every_level(rounds: Callable[[int, int], int]) ->
     settings = settings_of(Level.OS)
     whole = FaultyDisk(3)
     assert not crashing(script(Facts()), whole, settings, stop=False)  # type: ignore[arg-type]
-    for point in range(0, whole.operations, rounds(3, 1)):
+    for point in range(0, whole.operations, rounds(7, 1)):
         disk = FaultyDisk(3)
         disk.crash_after(point)
         facts = Facts()

@@ -21,8 +21,8 @@ from braidmq.log.checkpoint import Checkpoint
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
 
-INTERNAL_LOGS = 5
-"""Journals of topics, offsets and work, the staging log and the audit trail: opened at every start."""
+INTERNAL_LOGS = 6
+"""Journals of topics, offsets and work, the logs of staged writes and the audit trail: opened at every start."""
 
 
 async def nothing(broker: Broker) -> None:

@@ -138,7 +138,7 @@ def test_a_crash_at_any_step_of_a_move(rounds: Callable[[int, int], int]) -> Non
         return scripts[-1]
 
     outcomes = 0
-    for disk, clock, _ in crash_points(script, step=rounds(3, 1)):
+    for disk, clock, _ in crash_points(script, step=rounds(7, 1)):
         for found in fates(disk, rounds(1, 6)):
             run_broker(scripts[-1].check, found, clock=clock)
             outcomes += 1

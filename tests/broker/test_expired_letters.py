@@ -122,7 +122,7 @@ def examine(rounds: Callable[[int, int], int], level: Level = Level.FSYNC) -> in
 
     outcomes = 0
     settings = settings_of(level)
-    for disk, clock, _ in crash_points(script, settings=settings, step=rounds(2, 1)):
+    for disk, clock, _ in crash_points(script, settings=settings, step=rounds(5, 1)):
         for found in fates(disk, rounds(1, 6)) if level is Level.FSYNC else [disk.crash(power=False)]:
             run_broker(scripts[-1].check, found, clock=clock, settings=settings)
             outcomes += 1

@@ -68,7 +68,7 @@ def _count(data: bytes) -> int:
 def test_collecting_passes_over_what_is_expired(implementation: ModuleType, rounds: Callable[[int, int], int]) -> None:
     """Against a model that knows each row: any start, any record limit, any byte limit."""
     rng = random.Random(21)
-    for _ in range(rounds(150, 3000)):
+    for _ in range(rounds(60, 3000)):
         log, rows = random_log(rng, implementation, rng.randint(1, 6))
         offset, records_max, bytes_max = rng.randint(0, len(rows)), rng.choice((1, 2, 5, 100)), rng.choice((0, 60, 5100, 1 << 20))
         asked = (offset, records_max, bytes_max)
@@ -135,7 +135,7 @@ def test_spanning_stops_before_a_batch_that_must_be_cut(implementation: ModuleTy
 def test_a_batch_is_cut_into_what_lives_and_gaps(implementation: ModuleType, rounds: Callable[[int, int], int]) -> None:
     rng = random.Random(5)
     take = lambda offset, stamp, key, value, attrs: (offset, stamp, key, value, attrs)  # noqa: E731
-    for _ in range(rounds(200, 3000)):
+    for _ in range(rounds(80, 3000)):
         log, rows = random_log(rng, implementation, 1)
         head = layout.read_header(log)
         if not head.flags & layout.FLAG_EXPIRY:

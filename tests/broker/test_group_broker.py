@@ -19,7 +19,7 @@ from braidmq.server.operations.groups import list_groups
 from braidmq.wire import flymq
 from braidmq.wire.flymq import Dialect
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 
 async def started(disk: FaultyDisk) -> Broker:

@@ -299,5 +299,5 @@ class GroupModel(RuleBasedStateMachine):
 
 def test_groups_follow_the_model(rounds: Callable[[int, int], int]) -> None:
     run_state_machine_as_test(
-        GroupModel, settings=settings(max_examples=rounds(80, 400), stateful_step_count=rounds(40, 60), deadline=None)
+        GroupModel, settings=settings(max_examples=rounds(30, 400), stateful_step_count=rounds(40, 60), deadline=None)
     )

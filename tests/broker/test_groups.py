@@ -142,8 +142,20 @@ def test_lag_of_a_group_is_the_sum_and_the_oldest(filled: GroupBench) -> None:
     assert (lag.topic, lag.group, lag.records, lag.ms) == ("t", "g", 4, 3000)
     assert filled.run(groups.group_lag("", "g")) == lag
     assert filled.run(groups.lags()) == [lag]
+    assert groups.group_lag_at_hand("t", "g") == groups.group_lag_at_hand("", "g") == lag
     with pytest.raises(BraidError, match="GROUP_NOT_FOUND"):
         filled.run(groups.group_lag("t", "nobody"))
+    with pytest.raises(BraidError, match="GROUP_NOT_FOUND"):
+        groups.group_lag_at_hand("t", "nobody")
+
+
+def test_what_is_not_at_hand_is_not_waited_for(filled: GroupBench) -> None:
+    """Many partitions, records on a cold disk, damage: the way that may wait tells the lag."""
+    groups = filled.coordinator
+    filled.create("wide", 65)
+    filled.run(groups.commit_offset("wide", "g", 0, 0))
+    assert groups.group_lag_at_hand("wide", "g") is None
+    assert len(filled.run(groups.group_lag("wide", "g")).partitions) == 65
 
 
 def test_lag_is_measured_from_what_retention_has_left(filled: GroupBench) -> None:
@@ -156,6 +168,9 @@ def test_lag_is_measured_from_what_retention_has_left(filled: GroupBench) -> Non
     filled.clock.advance(2)
     assert log.log_start == 6
     assert filled.run(filled.coordinator.lag("t", "g", 0)) == PartitionLag(0, 0, 7, 7, 2000)
+    filled.run(filled.coordinator.commit_offset("t", "g", 0, 3))
+    at_hand = filled.coordinator.group_lag_at_hand("t", "g")
+    assert at_hand is not None and at_hand.partitions[0] == PartitionLag(0, 3, 7, 4, 2000)
 
 
 def test_lag_of_cold_records_and_of_damaged_ones() -> None:
@@ -170,6 +185,7 @@ def test_lag_of_cold_records_and_of_damaged_ones() -> None:
     bench.clock.advance(3)
     bench.close()
     again = GroupBench(bench.disk.crash(), bench.clock).start()
+    assert again.coordinator.group_lag_at_hand("t", "g") is None
     assert again.run(again.coordinator.lag("t", "g", 0)) == PartitionLag(0, 1, 2, 1, 4000)
     path = "/data/topics/1/0/00000000000000000000.log"
     again.disk.flip_bit(path, again.disk.file_size(path) // 2, 1)
@@ -179,6 +195,7 @@ def test_lag_of_cold_records_and_of_damaged_ones() -> None:
     segment._map, segment._mapped = None, 0
     with pytest.raises(BraidError, match="CORRUPT_LOG"):
         again.run(again.coordinator.lag("t", "g", 0))
+    assert again.coordinator.group_lag_at_hand("t", "g") is None
     lags = {lag.topic: (lag.records, lag.ms) for lag in again.run(again.coordinator.lags())}
     assert lags == {"t": (1, 0), "u": (1, 3000)}, "the others are told all the same"
     again.close()

@@ -88,7 +88,7 @@ def test_a_crash_at_any_step_leaves_a_batch_that_can_be_repeated(rounds: Callabl
         return scripts[-1]
 
     outcomes = 0
-    for disk, clock, _ in crash_points(script, step=rounds(2, 1)):
+    for disk, clock, _ in crash_points(script, step=rounds(5, 1)):
         for found in fates(disk, rounds(1, 6)):
             run_broker(scripts[-1].check, found, clock=clock)
             outcomes += 1

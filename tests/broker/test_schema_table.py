@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from proof_length import length
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
@@ -316,5 +317,5 @@ class SchemaTableModel(RuleBasedStateMachine):
         assert again.snapshot() == self.table.snapshot()
 
 
-SchemaTableModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+SchemaTableModel.TestCase.settings = settings(max_examples=length(25, 60), stateful_step_count=30, deadline=None)
 TestSchemaTableModel = SchemaTableModel.TestCase

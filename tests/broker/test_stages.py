@@ -145,9 +145,11 @@ def test_limits_of_what_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
         for writer in ("a", "b", "c"):
             await stages.publish(writer, 7, [])
         assert [stages.status(writer, 7).published for writer in ("a", "b", "c")] == [False, True, True]
+        assert len(broker.work.table.stages.published) == limits.STAGE_WRITERS_REMEMBERED
         for group in ("a", "b", "c"):
             stages.plan(group, "me", [("out", 0, 1)])
         assert [len(stages.planned(group, "me")) for group in ("a", "b", "c")] == [0, 1, 1]
+        assert len(stages._plans) == limits.STAGE_PLANS_REMEMBERED
         assert stages.planned("c", "you") == [], "of others it is none of their business"
 
     run_broker(script)

@@ -235,4 +235,4 @@ class Model(RuleBasedStateMachine):
 
 
 def test_transactions_behave_as_their_model(rounds: Callable[[int, int], int]) -> None:
-    run_state_machine_as_test(Model, settings=settings(max_examples=rounds(40, 1500), stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(Model, settings=settings(max_examples=rounds(20, 1500), stateful_step_count=25, deadline=None))

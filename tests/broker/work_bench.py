@@ -34,7 +34,7 @@ def make_broker(disk: Disk, clock: Clock, settings: BrokerSettings | None = None
     """A broker that is not started. Without `threads` syncs happen where they are asked for, so the disk sees one order."""
     with pytest.MonkeyPatch.context() as patch:
         if not threads:
-            patch.setattr(broker_module, "ThreadSyncer", lambda disk, post: InlineSyncer(disk))
+            patch.setattr(broker_module, "ThreadSyncer", lambda disk, *_: InlineSyncer(disk))
         return Broker(settings or settings_of(), disk, clock)
 
 

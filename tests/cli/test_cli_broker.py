@@ -46,7 +46,7 @@ Captured = pytest.CaptureFixture[bytes]
 
 def braid(*arguments: str, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """`braid` in a process of its own."""
-    return subprocess.run([sys.executable, "-m", "braidmq", *arguments], input=feed, capture_output=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-m", "braidmq", *arguments], input=feed, capture_output=True, timeout=120, check=False)
 
 
 def filled(topic: str, values: list[bytes], partitions: int = 1) -> None:

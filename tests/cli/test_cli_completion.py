@@ -22,7 +22,7 @@ def bash_offers(script: str, *words: str) -> list[str]:
     """What bash would offer for the last of `words`."""
     line = " ".join(f"'{word}'" for word in words)
     program = f'{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _braid; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=120, check=True)
     return [line for line in done.stdout.splitlines() if line]
 
 
@@ -54,5 +54,5 @@ def test_the_shell_accepts_its_script(shell: str, capsys: pytest.CaptureFixture[
     path = shutil.which(shell)
     if path is None:
         pytest.skip(f"{shell} is not installed")
-    done = subprocess.run([path, "-n"], input=script, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([path, "-n"], input=script, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0 and done.stderr == "", done.stderr

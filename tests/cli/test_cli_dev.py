@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from running_broker import NO_WEB
 
 from braidmq.cli.main import main
 from braidmq.client import sync
 
 PATIENCE_S = 60.0
-LISTEN = ("--listen", "flymq://127.0.0.1:0,blipmq://127.0.0.1:0,fq://127.0.0.1:0", "--durability", "os")
+LISTEN = ("--listen", "flymq://127.0.0.1:0,blipmq://127.0.0.1:0,fq://127.0.0.1:0", "--durability", "os", *NO_WEB)
 
 
 def environment(tmp_path: Path) -> dict[str, str]:

@@ -28,7 +28,7 @@ def leaks(data_dir: Path) -> list[Path]:
 def refusal(data_dir: Path, *flags: str, **env: str) -> str:
     """What `braid serve` says when it does not start."""
     command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(data_dir), "--listen", "flymq://127.0.0.1:0", *NO_WEB]
-    ended = subprocess.run([*command, *flags], env=env, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run([*command, *flags], env=env, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == Exit.FAILED, ended.stderr
     assert "Traceback" not in ended.stderr and OLD not in ended.stderr and NEW not in ended.stderr
     return ended.stderr

@@ -188,10 +188,12 @@ def test_a_torn_tail_is_no_damage_in_the_newest_segment_only(
     assert "cut short" in capsys.readouterr().err
 
 
-def test_every_cut_and_flip_of_a_segment_is_reported_and_never_crashes(data_dir: Path, capsys: Output) -> None:
+def test_every_cut_and_flip_of_a_segment_is_reported_and_never_crashes(
+    data_dir: Path, capsys: Output, rounds: Callable[[int, int], int]
+) -> None:
     path = segments(data_dir)[0]
     whole = path.read_bytes()
-    for position in range(layout.HEADER_BYTES * 2):
+    for position in range(0, layout.HEADER_BYTES * 2, rounds(3, 1)):
         flip(path, position)
         assert main(["log", "verify", str(path.parent)]) == Exit.DAMAGED, position
         path.write_bytes(whole)
@@ -200,7 +202,7 @@ def test_every_cut_and_flip_of_a_segment_is_reported_and_never_crashes(data_dir:
     while at < len(whole):
         at += layout.read_header(whole, at).length
         boundaries.add(at)
-    for size in range(1, len(whole), 97):
+    for size in range(1, len(whole), rounds(311, 97)):
         if size not in boundaries:
             path.write_bytes(whole[:size])
             assert main(["log", "verify", str(path.parent)]) == Exit.DAMAGED, size

@@ -59,7 +59,7 @@ def test_a_running_broker_shows_its_banner_and_its_settings(start_broker: StartB
 def refused(*flags: str) -> tuple[int, str]:
     """Status and complaint of a broker that does not start. It runs in a process of its own, because it sets up logging."""
     command = [sys.executable, "-m", "braidmq", "serve", *NO_WEB, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stderr
 
 

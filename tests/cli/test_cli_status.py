@@ -101,7 +101,8 @@ def a_status(**changes: Any) -> dict[str, Any]:
     return {
         "version": "1", "node": "n", "uptime_s": 100.0, "hot_path": "compiled", "data_dir": "/d", "free_bytes": 1 << 40,
         "memory_bytes": 1 << 20, "connections": {"flymq": 2}, "connections_max": 100, "topics": [], "groups": [], "read_only": [],
-        "queues": [], "delayed": 0, "recovery": {"clean": True, "bytes_truncated": 0, "partitions_cut": 0, "unexplained": []},
+        "queues": [], "delayed": 0, "pipelines": [],
+        "recovery": {"clean": True, "bytes_truncated": 0, "partitions_cut": 0, "unexplained": []},
     } | changes  # fmt: skip
 
 
@@ -211,7 +212,7 @@ def wait_for_frame(descriptor: int, what: bytes, width: int) -> None:
     seen, deadline = b"", time.monotonic() + PATIENCE_S
     while True:
         for frame in seen.split(b"\x1b[H")[1:-1]:
-            lines = re.sub(rb"\x1b\[\w", b"", frame).split(b"\r\n")
+            lines = re.sub(rb"\x1b\[\w|\r", b"", frame).split(b"\n")
             if what in frame and all(len(line) <= width for line in lines):
                 return
         ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))

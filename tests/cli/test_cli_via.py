@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 
 def braid(*arguments: str, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "braidmq", *arguments], input=feed, capture_output=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-m", "braidmq", *arguments], input=feed, capture_output=True, timeout=120, check=False)
 
 
 def via(server: RunningBroker, protocol: str) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def test_what_could_not_be_printed_is_not_acknowledged(server: RunningBroker) ->
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "braidmq", "consume", "piped", "--count", "3", *group]
-    subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=120, check=False)
     os.close(writing)
     done = braid("consume", "piped", "--count", "3", *group)
     assert done.stdout.split() == [b"1", b"2", b"3"]

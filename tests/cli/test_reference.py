@@ -30,7 +30,7 @@ def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_the_pages_are_current() -> None:
-    done = subprocess.run([sys.executable, str(TOOL), "--check"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, str(TOOL), "--check"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}run `make docs`"
 
 

@@ -32,7 +32,7 @@ from braidmq.wire.blipmq import (
     parse_filter,
 )
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 class _Connection:

@@ -71,9 +71,7 @@ def test_a_permanent_queue_survives_a_restart_and_the_client_comes_back(served: 
         client.publish("logs", "a", b"before")
         client.flush(confirm=True)
         assert next(client).payload == b"before"
-        addresses = served.addresses
-        listen = (part for name, at in addresses.items() for part in ("--listen", f"{name}://{at}"))
-        served.restart(*listen, "--durability", "os")
+        served.restart()
         client.publish("logs", "a", b"after")
         client.flush(confirm=True)
         assert next(client).payload == b"after"

@@ -27,7 +27,7 @@ def page(path: str) -> str:
 @cache
 def pages() -> Mapping[str, str]:
     """Every page that is written by hand or made for readers, by path."""
-    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*.md")]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(found)}
 
 

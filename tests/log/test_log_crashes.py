@@ -90,7 +90,7 @@ def crash_points(seed: int, turns: int, settings: LogSettings, step: int) -> Ite
 
 def test_the_loss_of_power_at_any_step_loses_nothing_acknowledged(rounds: Callable[[int, int], int]) -> None:
     survivors = 0
-    for seed in range(rounds(6, 100)):
+    for seed in range(rounds(3, 100)):
         for work in crash_points(seed, 12, SETTINGS, 1):
             for fate in range(rounds(3, 8)):
                 values = work.check(work.bench.crashed(fate, known=work.known if fate % 2 else None))
@@ -108,7 +108,7 @@ def test_the_death_of_the_process_at_any_step_loses_nothing_written(rounds: Call
 
 def test_a_second_crash_finds_what_was_acknowledged_after_the_first(rounds: Callable[[int, int], int]) -> None:
     """Killed, started, written to, and only then the power goes: what the dead process left unsynced must not undermine it."""
-    for seed in range(rounds(6, 60)):
+    for seed in range(rounds(3, 60)):
         for number, work in enumerate(crash_points(seed, 10, SETTINGS, rounds(2, 1))):
             second = work.bench.crashed(seed, power=number % 2 == 0, known=work.known)
             found = work.check(second)
@@ -121,7 +121,7 @@ def test_a_second_crash_finds_what_was_acknowledged_after_the_first(rounds: Call
 
 def test_what_readers_were_shown_after_a_kill_does_not_vanish_with_the_power(rounds: Callable[[int, int], int]) -> None:
     """A restart shows what the dead process had written without a sync; from then on it counts as durable."""
-    for seed in range(rounds(6, 60)):
+    for seed in range(rounds(3, 60)):
         for work in crash_points(seed, 10, SETTINGS, rounds(2, 1)):
             second = work.bench.crashed(power=False, known=work.known)
             shown = second.values()
@@ -150,7 +150,7 @@ def test_a_crash_during_recovery_changes_nothing(rounds: Callable[[int, int], in
 def test_retention_at_any_crash_keeps_the_offsets_going(rounds: Callable[[int, int], int]) -> None:
     """Even when all records are gone by age, the log goes on where it was and never gives an offset twice."""
     settings = LogSettings(segment_bytes=4096, segment_age_ms=50_000, retention_age_ms=60_000)
-    for seed in range(rounds(6, 60)):
+    for seed in range(rounds(3, 60)):
         point = 0
         while True:
             bench = Bench(FaultyDisk(seed), settings)

@@ -387,15 +387,16 @@ def test_syncs_of_a_real_thread_serve_many_turns_and_survive_the_power(rounds: C
             if done.done():
                 number, end = done.result()
                 acked[number] = max(acked[number], end)
-        with gate:
+        # The sync thread has to end well, so it must not notice: not even in the middle of an operation.
+        with gate, disk._guard:
             after = disk.crash(seed)
+            disk._dead = False
         for number in range(3):
             found = PartitionLog(after, f"/data/topics/1/{number}", "topic", number, LogSettings(segment_bytes=4096))
             recover(after, found, None)
             assert found.log_end >= acked[number]
             rows = found.read_rows(0, 1000, 1 << 20)
             assert [value for _, _, value in rows_of(rows)] == sent[number][: found.log_end]  # type: ignore[arg-type]
-        disk._dead = False
         await asyncio.gather(*waiting)
         await loop.run_in_executor(None, commit.close)
         assert not syncer._thread.is_alive()

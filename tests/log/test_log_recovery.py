@@ -154,7 +154,7 @@ def test_a_bit_flipped_in_any_byte_of_a_closed_segment_never_gives_wrong_data(
     known = bench.checkpoint()
     rng = random.Random(9)
     for position in range(size):
-        for bit in range(8) if position % rounds(40, 1) == 0 else (rng.randrange(8),):
+        for bit in range(8) if position % rounds(120, 1) == 0 else (rng.randrange(8),):
             disk = bench.faulty.crash(power=False)
             disk.flip_bit(FIRST + ".log", position, bit)
             if index == "gone":

@@ -375,4 +375,4 @@ class ColdPartitionLife(PartitionLife):
 
 @pytest.mark.parametrize("life", [PartitionLife, ColdPartitionLife])
 def test_any_life_of_a_partition_keeps_its_records(life: type[PartitionLife], rounds: Callable[[int, int], int]) -> None:
-    run_state_machine_as_test(life, settings=settings(max_examples=rounds(60, 1500), stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(life, settings=settings(max_examples=rounds(30, 1500), stateful_step_count=30, deadline=None))

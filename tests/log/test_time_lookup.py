@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq import hot
 from braidmq.base import limits
@@ -115,7 +116,7 @@ seldom = st.sampled_from([False, False, False, True])
 batches = st.tuples(stamp_lists, st.sampled_from([0, 10, 700, 3000, 9000]), st.booleans(), seldom)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=length(40, 120), deadline=None)
 @given(st.lists(batches, max_size=14), st.booleans())
 def test_lookups_agree_with_a_search_from_the_start(parts: list[tuple[list[int], int, bool, bool]], resident: bool) -> None:
     """Timestamps that rise and fall, in and between batches, over several segments, in memory and cold."""

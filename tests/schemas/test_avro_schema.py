@@ -10,6 +10,7 @@ import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq.base.errors import BraidError
 from braidmq.schemas.compiling import compile_schema
@@ -67,7 +68,7 @@ SCHEMA = compiled(MIXED)
 
 
 @given(VALUES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=length(60, 200), deadline=None)
 def test_what_was_written_passes_and_every_cut_of_it_fails(value: dict[str, Any]) -> None:
     message = written(MIXED, value)
     assert SCHEMA.check(message) == []
@@ -77,7 +78,7 @@ def test_what_was_written_passes_and_every_cut_of_it_fails(value: dict[str, Any]
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=length(100, 500), deadline=None)
 def test_any_bytes_that_pass_are_read_whole_by_fastavro(message: bytes) -> None:
     parsed = fastavro.parse_schema(MIXED)
     stream = io.BytesIO(message)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
@@ -241,7 +242,7 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS, st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=length(100, 400), deadline=None)
 def test_depth_without_parsing_is_depth(document: Any, ascii_only: bool) -> None:
     assert json_depth(json.dumps(document, ensure_ascii=ascii_only).encode()) == _depth(document)
 
@@ -254,7 +255,7 @@ def test_depth_across_pieces_of_the_scan() -> None:
 
 @pytest.mark.parametrize("kind", ["json", "avro", "proto"])
 @given(definition=st.binary(max_size=200))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=length(50, 150), deadline=None)
 def test_any_bytes_as_a_definition(kind: str, definition: bytes) -> None:
     try:
         compile_schema(kind, definition).check(definition)
@@ -298,7 +299,7 @@ def test_any_bytes_as_a_definition(kind: str, definition: bytes) -> None:
         max_size=40,
     )
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=length(100, 400), deadline=None)
 def test_any_words_as_a_proto_file(words: list[str]) -> None:
     text = 'syntax = "proto3"; message A { ' + " ".join(words)
     try:
@@ -322,7 +323,7 @@ AVRO_PARTS = st.recursive(
 
 
 @given(AVRO_PARTS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=length(100, 400), deadline=None)
 def test_any_document_as_an_avro_schema(document: Any) -> None:
     try:
         schema = compile_schema("avro", json.dumps(document).encode())
@@ -349,7 +350,7 @@ JSON_PARTS = st.recursive(
 
 
 @given(JSON_PARTS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=length(100, 400), deadline=None)
 def test_any_document_as_a_json_schema(document: Any) -> None:
     try:
         schema = compile_schema("json", json.dumps(document).encode())

@@ -10,6 +10,7 @@ import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq.base.errors import BraidError
 from braidmq.schemas.compatibility import MODES, check_mode, incompatibilities
@@ -162,7 +163,7 @@ SAMPLES = {"int": 1, "long": 1 << 40, "float": 1.5, "double": 1.5, "string": "x"
 
 
 @given(TYPES, TYPES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=length(80, 300), deadline=None)
 def test_avro_agrees_with_a_real_reader(reader: Any, writer: Any) -> None:
     """Where nothing is refused, fastavro reads every branch that was written; where something is, it fails on one."""
     reads = []

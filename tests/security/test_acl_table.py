@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from proof_length import length
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
@@ -73,9 +74,9 @@ def test_a_name_with_a_star_finds_its_own_acl_first() -> None:
 
 
 def test_a_hostile_pattern_costs_little() -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert not TopicPattern("*a" * 120 + "x").matches("a" * 255)
-    assert time.perf_counter() - begun < 1.0
+    assert time.process_time() - begun < 1.0
 
 
 # --- the model
@@ -141,7 +142,7 @@ class AclsAgainstAModel(RuleBasedStateMachine):
         assert len(self.table) == len(self.model)
 
 
-AclsAgainstAModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+AclsAgainstAModel.TestCase.settings = settings(max_examples=length(25, 60), stateful_step_count=30, deadline=None)
 TestAclsAgainstAModel = AclsAgainstAModel.TestCase
 
 

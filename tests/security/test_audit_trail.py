@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq.base import limits
 from braidmq.base.clock import ManualClock
@@ -151,7 +152,7 @@ QUERIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=length(25, 60))
 @given(EVENTS, st.lists(QUERIES, max_size=5))
 def test_queries_against_a_list(events: list[tuple[Any, ...]], queries: list[dict[str, Any]]) -> None:
     trail = Trail()

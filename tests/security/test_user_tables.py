@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from proof_length import length
 
 from braidmq.base import limits
 from braidmq.base.clock import ManualClock
@@ -131,7 +132,7 @@ class UsersAgainstAModel(RuleBasedStateMachine):
         assert replayed.snapshot() == self.table.snapshot()
 
 
-UsersAgainstAModel.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+UsersAgainstAModel.TestCase.settings = settings(max_examples=length(20, 40), stateful_step_count=25, deadline=None)
 TestUsersAgainstAModel = UsersAgainstAModel.TestCase
 
 

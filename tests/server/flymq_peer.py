@@ -21,7 +21,7 @@ from braidmq.wire import flymq
 from braidmq.wire.flymq import Dialect
 
 DOCUMENTED, V126 = Dialect.DOCUMENTED, Dialect.V126
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long to wait for what must come; far longer than it ever takes on a busy machine."""
 
 LISTENERS = (

@@ -40,7 +40,7 @@ from braidmq.wire.fq.commands import (
 from braidmq.wire.fq.messages import Message, MessageReader, encode_message
 from braidmq.wire.fq.modes import Mode, encode_opening
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long to wait for what must come; far longer than it ever takes on a busy machine."""
 NODE = bytes((10, 1, 2, 3))
 LOCAL = bytes((127, 0, 0, 1))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from blipmq_peer import BlipMQBroker, BlipMQPeer, delivered, new_name, payloads
@@ -186,8 +187,13 @@ async def _unsent(broker: BlipMQBroker) -> int:
 # --- many clients
 
 
-def test_thousands_of_subscribers_cost_little_and_one_slow_one_holds_up_nobody(start_broker: StartBroker, tmp_path: Path) -> None:
-    count, messages = 1000, 200
+def test_thousands_of_subscribers_cost_little_and_one_slow_one_holds_up_nobody(
+    start_broker: StartBroker, rounds: Callable[[int, int], int]
+) -> None:
+    count, messages = rounds(1000, 5000), rounds(200, 40)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count + 1000:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 1000), hard))
     broker = start_broker(
         "--listen", "blipmq://127.0.0.1:0", "--durability", "os", "--blipmq-drain-timeout", "0.1s"
     )
@@ -261,5 +267,5 @@ def test_a_stop_does_not_wait_for_ever() -> None:
             publisher.publish("t", b"x", "m")
         peer.receive()
         began = time.monotonic()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
     peer.close()

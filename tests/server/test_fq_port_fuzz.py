@@ -93,7 +93,7 @@ def test_strangers_do_no_harm(broker: FqBroker, rounds: Callable[[int, int], int
     with FqPeer(broker.fq) as peer:
         peer.bind(exchange)
         data = peer.data()
-        for seed in range(rounds(400, 20_000)):
+        for seed in range(rounds(200, 20_000)):
             chance = random.Random(seed)
             keys = [peer.key, b"nobody", b""]
             if seed % 4 == 0:

@@ -91,7 +91,7 @@ def test_a_stop_does_not_wait_for_a_group_to_settle(start_broker: StartBroker) -
               one.ask(flymq.DescribeGroup("t", "g")).members == 2, "the second to wait")  # fmt: skip
         began = time.monotonic()
         broker.stop()
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 20, "the group would take a minute"
 
 
 def test_a_certificate_is_its_user(start_broker: StartBroker, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from braidmq.client.sync import Client, connect
 LISTENERS = tuple(
     flag for scheme in ("flymq", "blipmq", "fq") for flag in ("--listen", f"{scheme}://127.0.0.1:0")
 )  # fmt: skip
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 _names = itertools.count()
 
 

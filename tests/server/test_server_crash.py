@@ -211,7 +211,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_out_of_order(
             peer.create(topic, partitions)
     plain, many, numbered = PlainWriter(), ManyWriter(), NumberedWriter()
     writers = (plain, many, numbered)
-    for _ in range(rounds(3 if env else 6, 50)):
+    for _ in range(rounds(2 if env else 4, 50)):
         _one_round(broker, writers, chance)
         _check(broker, plain, many, numbered)
     numbered.finish(broker.address)
@@ -263,7 +263,7 @@ def test_a_torn_tail_of_any_length_is_removed_and_reported(start_broker: StartBr
         peer.produce("t", b"first", b"second")
     log = next((broker.data_dir / "topics").glob("1/0/*.log"))
     whole = batch(b"never acknowledged")
-    for cut in range(1, len(whole), rounds(23, 1)):
+    for cut in range(1, len(whole), rounds(41, 1)):
         broker.kill()
         size = log.stat().st_size
         with log.open("ab") as file:

@@ -97,7 +97,7 @@ def test_damaged_requests_harm_nobody(start_broker: StartBroker, env: dict[str, 
     answered = broken_off = 0
     with Peer(broker.address) as other:
         other.create("other")
-        for number in range(rounds(120, 3000)):
+        for number in range(rounds(50, 3000)):
             with Peer(broker.address) as peer:
                 frames = [_damaged(chance) for _ in range(30)]
                 peer.send(flymq.encode_request(CreateTopic(_TOPIC, 2), DOCUMENTED) + b"".join(frames))

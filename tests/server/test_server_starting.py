@@ -23,7 +23,7 @@ def _serve(tmp_path: Path, *flags: str, data_dir: Path | None = None) -> subproc
     """Run a broker that is expected to end by itself."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("BRAID_", "FLYMQ_"))}
     command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(data_dir or tmp_path / "data"), *NO_WEB, *flags]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_second_broker_on_one_data_directory_is_refused(start_broker: StartBroker, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from braidmq.server.session import Session
 
 LOG = "/data/topics/1/0/00000000000000000000.log"
 PIECE = bytes(16 * limits.KIB)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class LineSession(Session):

@@ -25,6 +25,7 @@ NewTopic = Callable[..., str]
 """`new_topic(partitions=1)`: the name of a topic that no other test uses."""
 
 TEST_CONFIG = {
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -49,15 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables for processes that start Spark: where it is, which Python and Java it uses, nothing of who runs the tests."""
-    from spark_home import overlay_spark_home
-
+    from braidmq.spark.home import light_home
     from braidmq.spark.java import find_java
 
     directory = tmp_path_factory.mktemp("spark")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "BRAID_", "FLYMQ_"))}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
     return kept | {
-        "SPARK_HOME": str(overlay_spark_home(directory / "home")),
+        "SPARK_HOME": light_home({"HOME": str(directory)}) or "",
         "SPARK_LOCAL_DIRS": str(directory / "local"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
@@ -115,7 +115,8 @@ def stop_spark(spark: SparkSession) -> None:
 @pytest.fixture(scope="session")
 def braid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A broker in a process of its own, speaking all three protocols, shared by all tests: use topics of your own."""
-    flags = ("--listen", "flymq://127.0.0.1:0,blipmq://127.0.0.1:0,fq://127.0.0.1:0", "--durability", "os")
+    listen = [("--listen", f"{protocol}://127.0.0.1:0") for protocol in ("flymq", "blipmq", "fq")]
+    flags = (*(word for words in listen for word in words), "--durability", "os")
     broker = RunningBroker(tmp_path_factory.mktemp("broker") / "data", flags)
     broker.start()
     try:

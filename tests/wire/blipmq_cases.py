@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
+from proof_length import length
 
 from braidmq.base.limits import BLIPMQ_METADATA_ENTRIES_MAX
 from braidmq.wire.blipmq import (
@@ -25,7 +26,7 @@ from braidmq.wire.blipmq import (
     legacy,
 )
 
-quick = settings(max_examples=300, deadline=None, database=None)
+quick = settings(max_examples=length(60, 300), deadline=None, database=None)
 """No deadline, because the machine may be busy with other things; no database, so that every run starts the same."""
 
 

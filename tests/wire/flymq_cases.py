@@ -9,6 +9,7 @@ from typing import NamedTuple
 from flymq_cases_areas import AREAS, Meaning
 from flymq_cases_strategies import DOCUMENTED, V126
 from hypothesis import settings
+from proof_length import length
 
 from braidmq.base.errors import BraidError
 from braidmq.wire.flymq import (
@@ -35,7 +36,7 @@ from braidmq.wire.flymq import (
 
 BOTH = (DOCUMENTED, V126)
 
-quick = settings(max_examples=300, deadline=None, database=None)
+quick = settings(max_examples=length(60, 300), deadline=None, database=None)
 """No deadline, because the machine may be busy with other things; no database, so that every run starts the same."""
 
 

@@ -59,7 +59,7 @@ def split_matters(found: list[tuple[str, Make, bytes]], rounds: int) -> str | No
 
 
 def test_any_split_of_any_bytes_is_read_alike(rounds: Callable[[int, int], int]) -> None:
-    assert split_matters(STREAMS, rounds(4000, 60_000)) is None
+    assert split_matters(STREAMS, rounds(1500, 60_000)) is None
 
 
 def test_a_reader_that_minds_the_split_is_caught() -> None:

@@ -163,8 +163,10 @@ class Admission:
         return StoredBatch(partition, staged.base_offset, staged.timestamp, staged.records, staged.duplicate)
 
     async def divide_batch(self, topic: Topic, partition: int, batch: bytes) -> tuple[bytes, bytes]:
-        """What of a whole batch fits the topic's schema, and the dead letters that the rest becomes: two batches, each empty where it
-        holds nothing. Raises where the topic refuses the rest."""
+        """What of a whole batch fits the topic's schema, and the dead letters that the rest becomes.
+
+        Two batches, each empty where it holds nothing. Raises where the topic refuses the rest.
+        """
         records: list[_Record] = []
 
         def take(_offset: int, _timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> None:

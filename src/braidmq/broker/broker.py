@@ -361,6 +361,10 @@ class Broker(BrokerReads):
         known = self.topics.get(name)
         if known is not None:
             return known
+        origin = self.dead_letters.origin_of(name)
+        if origin != name and self.topics.get(origin) is not None:
+            # A pipeline writes letters of its own: they go where ours would.
+            return await self.dead_letters.topic_for(origin)
         if not self.settings.auto_create_topics:
             raise BraidError("TOPIC_NOT_FOUND", topic=name)
         return await self.create_topic(name, partitions or self.settings.default_partitions, by=by, action="produce")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from braidmq.base.clock import Clock
 from braidmq.base.errors import BraidError
@@ -25,6 +26,8 @@ OffLoop = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs something that may block beside the loop."""
 
 logger = logging.getLogger("braidmq.groups")
+_AT_HAND_PARTITIONS_MAX: Final = 64
+"""Beyond this others are to be served in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,28 @@ class LagReader:
             return self._lag(log, committed, None)
         found = await self._timestamp(log, committed)
         return self._lag(log, committed, None if found is None else found[0])
+
+    def at_hand(self, topic: Topic, group: str, offsets: Mapping[int, int]) -> GroupLag | None:
+        """The lag of a group where it can be told at once: few partitions, and nothing to wait for. Else `groups` tells it."""
+        if topic.partitions > _AT_HAND_PARTITIONS_MAX:
+            return None
+        lags = []
+        for number in range(topic.partitions):
+            log = self._log_of(topic, number)
+            committed = offsets.get(number, 0)
+            stamp = None
+            first = max(committed, log.log_start)
+            if first < log.high_watermark and log.segments:
+                try:
+                    found = timestamp_at(log, first)
+                except BraidError:
+                    # `groups` says so, and goes on without it.
+                    return None
+                if not isinstance(found, tuple):
+                    return None
+                stamp = found[0]
+            lags.append(self._lag(log, committed, stamp))
+        return GroupLag(topic.name, group, tuple(lags))
 
     async def groups(self, groups: Iterable[tuple[Topic, str, Mapping[int, int]]]) -> list[GroupLag]:
         """The lag of each group, given as topic, name and committed offsets; those of topics that go meanwhile are left out."""

@@ -177,6 +177,11 @@ class GroupCoordinator:
             raise BraidError("GROUP_NOT_FOUND", topic=topic, group=group)
         return lags[0]
 
+    def group_lag_at_hand(self, topic: str, group: str) -> GroupLag | None:
+        """The same where it takes no waiting, else None: whoever asks for many groups asks for them one by one."""
+        found = self._topics_of(topic, group)[0]
+        return self._lags.at_hand(found, group, self._offsets.offsets(found.id, group))
+
     async def lags(self, topics: Collection[str] | None = None) -> list[GroupLag]:
         """Every group on every topic, or on these."""
         return await self._lags.groups(

@@ -74,8 +74,9 @@ class StageTable:
     # --- commands
 
     def stage(
-        self, number: int, writer: str, epoch: int, task: int, attempt: int, sequence: int, user: str, now_ms: int, rows: list[list[int]]
-    ) -> bool:
+        self, number: int, writer: str, epoch: int, task: int, attempt: int, sequence: int, user: str, now_ms: int,
+        rows: list[list[int]],
+    ) -> bool:  # fmt: skip
         """Note a staged batch; False for one that was there, or comes too late."""
         if self.is_published(writer, epoch):
             return False

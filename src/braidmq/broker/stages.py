@@ -10,8 +10,8 @@ everything is known by names: writer, epoch, task, attempt (`stage_table.py`).
     anybody  may give up an epoch that was not published; for one that was, giving up changes nothing
     nobody   comes back: after `stage_timeout` what was staged is void
 
-A topic's schema is checked while a batch is staged, so that a task hears of it; records that become dead letters are staged with the
-others and appear, or do not, with them.
+A topic's schema is checked while a batch is staged, so that a task hears of it; records that become dead letters are staged with
+the others and appear, or do not, with them.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class Stages:
         self, writer: str, epoch: int, tasks: Sequence[tuple[int, int, int]], group: str = "",
         offsets: Sequence[tuple[str, int, int]] = (),
     ) -> bool:  # fmt: skip
-        """Publish an epoch: of each of `tasks` (task, attempt, batches) what it staged, and `offsets` (topic, partition, offset) of a
-        group. Returns when readers see it; False says that it had been published before.
+        """Publish an epoch: of each of `tasks` (task, attempt, batches) what it staged, and `offsets` of a group (topic, partition,
+        offset). Returns when readers see it; False says that it had been published before.
         """
         check_writer(writer, epoch)
         work, table = self._broker.work, self._table
@@ -180,7 +180,7 @@ class Stages:
         return [list(self._broker.coordinator.row(topic, group, partition, offset)) for topic, partition, offset in offsets]
 
     def plan(self, group: str, user: str, offsets: Sequence[tuple[str, int, int]]) -> None:
-        """Remember where a group will be when its epoch is published. A restart forgets it, and the group follows a little later."""
+        """Remember where a group will be when its epoch is published. A restart forgets it; the group follows a little later."""
         self._offset_rows(group, offsets)
         self._plans.pop(group, None)
         self._plans[group] = (user, list(offsets))
@@ -208,9 +208,7 @@ class Stages:
         before_ms = self._broker.clock.now_ms() - round(1000 * self._timeout_s)
         for writer, epoch, found in self.epochs():
             if found.touched_ms <= before_ms:
-                logger.warning(
-                    "epoch %d of writer %s is void: %d bytes were staged and not published in time", epoch, writer, found.size
-                )
+                logger.warning("epoch %d of writer %s: void", epoch, writer)
                 await self._broker.work.journal.submit(["unstage", writer, epoch])
 
     def lowest_ref(self) -> int | None:

@@ -8,6 +8,7 @@
     clock             see `braidmq.broker.time_file`
     internal/NAME/    journals of the broker's own state, each a partition with snapshots
     topics/ID/N/      partition N of the topic with that id
+    backups/          see `braidmq.broker.backups`
 
 After an orderly stop partitions are opened when first used, so a start costs the same whatever the log holds. After a crash
 all of them are opened and checked before the first client is let in.
@@ -318,8 +319,8 @@ class LogStore:
             logger.info("retention removes %d segments of %s/%d", len(expired), log.topic, log.partition)
             if held_from is not None and log.segments[len(expired)].base_offset > held_from:
                 logger.warning(
-                    "%s/%d has more than %d bytes: what groups hold from offset %d on goes", log.topic, log.partition, held_bytes,
-                    held_from,
+                    "%s/%d: what groups hold from offset %d on goes, with more than %d bytes", log.topic, log.partition, held_from,
+                    held_bytes,
                 )
             log.drop_segments(expired)
         return expired

@@ -16,6 +16,8 @@ from braidmq.cli.contexts import chosen_context
 from braidmq.cli.passwords import ask_password, read_password
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from braidmq.client.settings import SettingArguments
     from braidmq.client.sync import Client
 
@@ -68,9 +70,21 @@ def open_client(args: argparse.Namespace) -> Client:
         settings["password"] = read_password(args.password_file)
     elif args.user is not None and not os.environ.get("BRAID_PASSWORD"):
         settings["password"] = ask_password(f"password of {args.user}: ")
+    if getattr(args, "tls_insecure", False):
+        settings["ssl_context"] = _trusting_context()
     if args.timeout is not None:
         settings["timeout_s"] = duration_option(args.timeout, "--timeout")
     return connect(servers, **settings)
+
+
+def _trusting_context() -> SSLContext:
+    """TLS with whoever answers. Only `flymq-cli --insecure` asks for it, because the published tool has it."""
+    import ssl
+
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def duration_option(text: str, option: str) -> float:

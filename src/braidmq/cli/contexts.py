@@ -10,7 +10,6 @@ What a flag says wins over the context that `--ctx` or `BRAID_CTX` names, that o
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -71,6 +70,8 @@ class ContextFile:
 
     @classmethod
     def load(cls) -> ContextFile:
+        import json
+
         path = contexts_path()
         try:
             with open(path, encoding="utf-8") as stream:
@@ -91,6 +92,8 @@ class ContextFile:
 
     def save(self) -> None:
         """Whole or not at all, and for nobody else's eyes."""
+        import json
+
         path = contexts_path()
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         entries = {name: {key: value for key, value in asdict(entry).items() if value} for name, entry in self.contexts.items()}

@@ -8,12 +8,9 @@ and what looks like a secret is taken out.
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import os
 import re
 import sys
-import tarfile
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -49,6 +46,9 @@ def register(commands: Subparsers) -> None:
 
 
 def run_bundle(args: argparse.Namespace) -> int:
+    import io
+    import tarfile
+
     from braidmq.cli.output import note
 
     path = args.path or time.strftime("braid-debug-%Y%m%d-%H%M%S.tar.gz", time.gmtime())
@@ -121,4 +121,6 @@ def _of_logs(paths: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _json(document: Any) -> str:
+    import json
+
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -58,5 +58,5 @@ def write_pipeline(folder: Path) -> Path:
 
 
 def run_words(path: Path, server: str) -> list[str]:
-    """The command line that runs it."""
-    return ["pipeline", "run", str(path), "--server", server, "--master", "local[2]"]
+    """The command line that runs it, also where an earlier run was killed a moment ago and the broker does not know yet."""
+    return ["pipeline", "run", str(path), "--server", server, "--master", "local[2]", "--replace"]

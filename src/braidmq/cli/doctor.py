@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,8 @@ from braidmq.cli.parser import Subparsers, add_output_option
 from braidmq.cli.setting_flags import add_setting_flags, given_flags
 
 if TYPE_CHECKING:
-    from braidmq.base.config import Config
+    from braidmq.base.config import Config, Listen
+    from braidmq.base.config_listen import HttpListen
 
 FREE_BYTES_FEW: Final = 1 << 30
 SYNC_MS_SLOW: Final = 20.0
@@ -112,6 +112,9 @@ def check_config(config: Config) -> Iterator[Check]:
     if exposed and not config.auth_enabled:
         advice = "turn auth_enabled on, or listen on 127.0.0.1; whoever reaches the port can read and delete everything"
         yield Check("exposure", "warn", f"{', '.join(exposed)} is open to others, and nobody has to log in", advice)
+    if config.admin_enabled and config.admin_listen.host not in ("127.0.0.1", "::1", "localhost") and not config.admin_listen.tls:
+        advice = "serve it on 127.0.0.1, or as https:// with a certificate"
+        yield Check("exposure", "warn", f"{config.admin_listen} carries administrators' passwords without TLS", advice)
     plain = [str(listen) for listen in config.listen if not listen.tls and str(listen) in exposed]
     if plain and config.auth_enabled:
         advice = "listen on a scheme that ends in s (flymqs://) and set tls_cert_file and tls_key_file"
@@ -159,7 +162,10 @@ def _check_sync(directory: str) -> Check:
 
 
 def check_ports(config: Config) -> Iterator[Check]:
-    for listen in config.listen:
+    import socket
+
+    listeners: list[Listen | HttpListen] = [*config.listen, *config.web_listeners.values()]
+    for listen in listeners:
         if listen.port == 0:
             yield Check("port", "ok", f"{listen}: a free one is taken")
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from importlib import resources
 from typing import Final
 
 from braidmq.base.errors import BraidError
@@ -32,4 +31,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sheet(name: str) -> str:
+    from importlib import resources
+
     return resources.files("braidmq.cli").joinpath("sheets", f"{name}.txt").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from braidmq.base.errors import BraidError
 from braidmq.cli.exits import Exit, exit_for
@@ -17,15 +17,24 @@ from braidmq.cli.exits import Exit, exit_for
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the answer is the exit status."""
+    return guarded(lambda: run_command(argv))
+
+
+def run_command(argv: Sequence[str] | None) -> int:
     from braidmq.cli.parser import parse
 
+    args = parse(argv)
+    return int(args.run(args))
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """What `run` answers; a fault that has a name becomes its status, and what is said about it."""
     try:
         try:
-            args = parse(argv)
+            status = run()
         except SystemExit as ended:
             # argparse has printed the help, the version or what is wrong.
             return ended.code if isinstance(ended.code, int) else Exit.USAGE
-        status = int(args.run(args))
         sys.stdout.flush()
         return status
     except BrokenPipeError:

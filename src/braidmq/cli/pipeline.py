@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from braidmq.cli import pipeline_run
+from braidmq.cli import pipeline_run, ready_made
 from braidmq.cli.confirm import add_removal_options, confirmed
 from braidmq.cli.connection import add_server_options, open_client
 from braidmq.cli.exits import Exit
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def register(commands: Subparsers) -> None:
     group = add_group(commands, "pipeline", "Pipelines on Spark: declare, check, run, watch, steer and replay them.")
     pipeline_run.register(group)
+    ready_made.register(group)
 
     ls = add_verb(group, "ls", "List the pipelines that the broker knows.", run_ls)
     add_output_option(ls)
@@ -32,7 +33,7 @@ def register(commands: Subparsers) -> None:
     logs = add_verb(group, "logs", "Show recent events and errors of a pipeline's runs.", run_logs)
     _add_name(logs)
     logs.add_argument("--max", type=int, default=50, metavar="N", help="at most so many, the latest [50]")
-    logs.add_argument("--run", type=int, metavar="N", help="of this run only")
+    logs.add_argument("--run", dest="number", type=int, metavar="N", help="of this run only")
     add_output_option(logs)
     add_server_options(logs)
 
@@ -143,7 +144,7 @@ def run_logs(args: argparse.Namespace) -> int:
 
     with open_client(args) as client:
         events = client.pipeline.show(args.name).events
-    shown = [each for each in events if args.run is None or each.run == args.run][-max(args.max, 0) :]
+    shown = [each for each in events if args.number is None or each.run == args.number][-max(args.max, 0) :]
     if args.output == "json":
         print_json([{"time_ms": each.time_ms, "run": each.run, "level": each.level, "text": each.text} for each in shown])
         return Exit.OK

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.base.errors import BraidError
@@ -55,7 +56,7 @@ def register(group: Subparsers) -> None:
     plan = add_verb(group, "plan", "Show what a pipeline will do: its graph, and the columns after each step.", run_plan)
     _add_file(plan)
     add_output_option(plan)
-    _add_spark_options(plan)
+    add_spark_options(plan)
     add_server_options(plan)
 
     run = add_verb(
@@ -72,7 +73,7 @@ def register(group: Subparsers) -> None:
     _add_range(run)
     run.add_argument("--replace", action="store_true", help="take over from a run that is under way")
     run.add_argument("--no-broker", action="store_true", help="tell no broker of the run; for tables and files")
-    _add_spark_options(run)
+    add_spark_options(run)
     add_server_options(run)
 
     replay = add_verb(
@@ -90,7 +91,7 @@ def register(group: Subparsers) -> None:
     _add_range(replay)
     replay.add_argument("--letters", action="store_true", help="send the pipeline's dead letters back, and process them")
     replay.add_argument("--skip", action="append", default=[], metavar="SINK", help="leave a sink alone, as topic:orders.clean")
-    _add_spark_options(replay)
+    add_spark_options(replay)
     add_server_options(replay)
 
 
@@ -103,7 +104,7 @@ def _add_range(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="until", metavar="TIME", help="and before this time [now]")
 
 
-def _add_spark_options(parser: argparse.ArgumentParser) -> None:
+def add_spark_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("spark")
     group.add_argument("--master", metavar="URL", help="local[N], spark://..., yarn or k8s://... [local[*]]")
     group.add_argument("--remote", metavar="URL", help="Spark Connect server, as sc://host:15002")
@@ -152,16 +153,21 @@ def _context(reading: Reading, client: Client | None) -> Context:
 
 
 def _session(args: argparse.Namespace, reading: Reading) -> Any:
+    pipeline = reading.require()
+    return spark_session(args, f"braid pipeline {pipeline.name}", pipeline.spark)
+
+
+def spark_session(args: argparse.Namespace, name: str, settings: Mapping[str, str]) -> Any:
+    """The session that the command line asks for; its settings win over `settings`."""
     from braidmq.spark import session
 
-    pipeline = reading.require()
-    config = dict(pipeline.spark)
+    config = dict(settings)
     for each in args.conf:
         key, equals, value = each.partition("=")
         if not equals:
             raise BraidError("INVALID_ARGUMENT", reason=f"--conf {each!r} is not KEY=VALUE")
         config[key] = value
-    return session(f"braid pipeline {pipeline.name}", master=args.master, remote=args.remote, config=config)
+    return session(name, master=args.master, remote=args.remote, config=config)
 
 
 # --- the verbs
@@ -236,12 +242,12 @@ def run_run(args: argparse.Namespace) -> int:
     if (args.since or args.until) and not args.backfill:
         raise BraidError("INVALID_ARGUMENT", reason="--from and --to go with --backfill")
     if args.no_broker:
-        return _run(args, reading, None)
+        return run_definition(args, reading, None)
     with _client(args, reading) as client:
-        return _backfill(args, reading, client) if args.backfill else _run(args, reading, client)
+        return _backfill(args, reading, client) if args.backfill else run_definition(args, reading, client)
 
 
-def _run(args: argparse.Namespace, reading: Reading, client: Client | None) -> int:
+def run_definition(args: argparse.Namespace, reading: Reading, client: Client | None) -> int:
     from braidmq.cli.output import note
     from braidmq.spark.pipeline.running import Run
 
@@ -291,7 +297,7 @@ def run_replay(args: argparse.Namespace) -> int:
             if not count or known.get(context.pipeline.name) in ("running", "paused"):
                 return Exit.OK
             args.once, args.replace = True, False
-            return _run(args, reading, client)
+            return run_definition(args, reading, client)
         since = _time(args.since)
         if since is not None:
             spans = replaying.spans_of_time(client, context, since, _time(args.until))

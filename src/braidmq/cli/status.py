@@ -76,6 +76,8 @@ def print_status(status: dict[str, Any], rates: Rates, health: str) -> None:
     if rates.seconds:
         print(f"  writes      {counted(rates.records)} records/s, {sized(rates.bytes)}/s over {rates.seconds:.1f}s")
     print(f"  waiting     {status['delayed']:,} delayed, {len(status['queues']):,} fq queues")
+    if status["pipelines"]:
+        print(f"  pipelines   {', '.join(printable(row['pipeline']) + ' ' + row['state'] for row in status['pipelines'])}")
     recovery = status["recovery"]
     print(f"  last start  {'clean' if recovery['clean'] else 'after a crash'}, {recovery['bytes_truncated']:,} bytes cut off")
     if topics:

@@ -31,10 +31,10 @@ def gather_columns(data, uint64_t from_offset, uint64_t to_offset, bint with_key
             fault = shape_fault(head, stop - position)
             if fault != NULL:
                 raise BraidError("INVALID_BATCH", reason=fault.decode())
-            if head.base_offset >= to_offset:
-                break
             if not checksum_ok(b + position):
                 raise BraidError("INVALID_BATCH", reason="checksum mismatch")
+            if head.base_offset >= to_offset:
+                break
             if head.flags & FLAGS_OPAQUE:
                 raise BraidError("INVALID_BATCH", reason="compressed or encrypted batches are for the broker")
             if head.base_offset + head.count <= from_offset or head.flags & FLAG_CONTROL:

@@ -120,7 +120,7 @@ def owner_of(text: str) -> Principal:
 
 
 def _owner(caller: Caller, request: flymq.Request) -> Principal | None:
-    """Who began the transaction of a request, staged its epoch or made its pipeline; None when nobody knows it any more, or not yet."""
+    """Who began the transaction of a request, staged its epoch or made its pipeline; None when nobody knows it."""
     if isinstance(request, flymq.StageBatch | flymq.StagePublish | flymq.StageAbort | flymq.StageStatus):
         epoch = caller.broker.stages.epoch(request.writer, request.epoch)
         # Those who stage have many connections, so without accounts all of them are the same to us.

@@ -8,7 +8,6 @@ Nothing here opens a partition. What lies in one that nobody used since the star
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import sys
@@ -80,6 +79,7 @@ class Documents:
                 for queue in broker.fq.all()
             ],
             "delayed": len(broker.delayed),
+            "pipelines": [{"pipeline": row.name, "state": broker.pipelines.state(row)} for row in broker.pipelines.table.all()],
             "recovery": {
                 "clean": report.clean,
                 "bytes_truncated": report.bytes_truncated,
@@ -145,14 +145,13 @@ class Documents:
         return [(listener, session) for listener in self._server.listeners for session in listener.sessions]
 
     async def connections(self) -> list[dict[str, Any]]:
-        now = asyncio.get_running_loop().time()
         return [
             {
                 "address": session.address,
                 "protocol": listener.protocol,
                 "tls": listener.encrypted,
                 "user": session.principal.name,
-                "silent_s": round(max(0.0, now - session.last_frame_at), 1),
+                "silent_s": round(max(0.0, listener.now - session.last_frame_at), 1),
                 "unsent_bytes": session.unsent,
             }
             for listener, session in self._sessions()

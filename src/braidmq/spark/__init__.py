@@ -4,6 +4,7 @@ Needs the extra `spark`. `import braidmq.spark` alone imports neither PySpark no
 called, so that the command line and the installer can ask about Spark on machines that have none.
 """
 
+from braidmq.spark.products.archive import history
 from braidmq.spark.session import session
 
-__all__ = ["session"]
+__all__ = ["history", "session"]

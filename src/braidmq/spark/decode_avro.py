@@ -5,8 +5,8 @@
     timestamp-millis, timestamp-micros timestamp    date date    decimal decimal
 
 A record of numbers, strings and booleans (each of them possibly a union with null) is decoded by numpy, one field of all rows after
-the other: every row has a position in the bytes, and all positions move together. Other records go through fastavro row by row, each
-checked first, because fastavro trusts what it reads. What is wrong with a bad row is said by the same check.
+the other: every row has a position in the bytes, and all positions move together. Other records go through fastavro row by row,
+each checked first, because fastavro trusts what it reads. What is wrong with a bad row is said by the same check.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from braidmq.schemas.avro_schema import AvroSchema
 from braidmq.spark.decode import ERROR, Decoder, no_errors, row_by_row
 
 _FLAT: Final = {
-    "int": pa.int64(), "long": pa.int64(), "float": pa.float64(), "double": pa.float64(), "boolean": pa.bool_(), "string": pa.string(),
-    "bytes": pa.binary(),
+    "int": pa.int64(), "long": pa.int64(), "float": pa.float64(), "double": pa.float64(), "boolean": pa.bool_(),
+    "string": pa.string(), "bytes": pa.binary(),
 }  # fmt: skip
 _LOGICAL: Final = {
     ("long", "timestamp-millis"): pa.timestamp("us", "UTC"), ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
@@ -130,7 +130,7 @@ class _Walk:
             branch = self._numbers(None)
             self.bad |= (branch != 0) & (branch != 1)
             valid = (branch != null) & ~self.bad
-        return getattr(self, f"_{_READERS[kind]}")(valid)  # type: ignore[no-any-return]
+        return getattr(self, f"_{_READERS[kind]}")(valid)
 
     def _long(self, valid: Any) -> pa.Array:
         return self._column(self._numbers(valid), pa.int64(), valid)
@@ -262,8 +262,8 @@ class _Shape:
         logical = schema.get("logicalType") if isinstance(schema, dict) else None
         if logical == "decimal":
             return pa.decimal128(schema.get("precision", 38), schema.get("scale", 0)), _same
-        if (kind, logical) in _LOGICAL:
-            return _LOGICAL[kind, logical], _same
+        if (kind, str(logical)) in _LOGICAL:
+            return _LOGICAL[kind, str(logical)], _same
         if logical is not None and kind in _FLAT:
             return pa.string(), _text
         match kind:

@@ -5,10 +5,10 @@
 
 A property that is missing or null is null. Others than those named are left out.
 
-Batches of values go through Arrow's own reader of JSON as one text, which is about four times as fast as Spark's `from_json`. It says of
-a whole text only that something in it is wrong, so a batch with a bad row in it is halved until the bad rows are among few, and
-those are looked at one by one (msgspec). Where the two might disagree (text before or after an object, `NaN`, bytes that are not UTF-8)
-the rows go the long way.
+Batches of values go through Arrow's own reader of JSON as one text, which is some times as fast as Spark's `from_json`. It says
+of a whole text only that something in it is wrong, so a batch with a bad row in it is halved until the bad rows are among few, and
+those are looked at one by one (msgspec). Where the two might disagree (text before or after an object, `NaN`, bytes that are not
+UTF-8) the rows go the long way.
 """
 
 from __future__ import annotations

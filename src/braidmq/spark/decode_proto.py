@@ -81,7 +81,9 @@ def _field(field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Column]:
     if _repeated(field):
         return pa.list_(pa.field("element", kind)), _lists(name, kind, convert)
     if field.has_presence:
-        return kind, lambda found: convert([getattr(one, name) if one is not None and one.HasField(name) else None for one in found])
+        return kind, lambda found: convert(
+            [getattr(one, name) if one is not None and one.HasField(name) else None for one in found]
+        )
     return kind, lambda found: convert([None if one is None else getattr(one, name) for one in found])
 
 

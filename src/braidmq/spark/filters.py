@@ -75,7 +75,7 @@ class Pushed:
                 (self.partitions if name == ("partition",) else self.offsets).append(found)
                 return True
             case ("timestamp",), GreaterThan(value=datetime()) | GreaterThanOrEqual(value=datetime()) | EqualTo(value=datetime()):
-                self.since_ms = max(self.since_ms or 0, int(each.value.timestamp() * 1000))  # type: ignore[attr-defined]
+                self.since_ms = max(self.since_ms or 0, int(each.value.timestamp() * 1000))
                 return False
             case ("key",), EqualTo(value=bytes(value)):
                 self.keys = _both(self.keys, {value})

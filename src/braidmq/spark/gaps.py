@@ -1,7 +1,7 @@
 """Records that a query was to read and that are gone: said with the exact range, and by default an error.
 
-With `failOnDataLoss=false` the query goes on behind the gap. The gap is a warning in the log of whoever found it, and the offsets of a
-stream count what was lost, so that it shows in the progress of the query and stays in its checkpoint.
+With `failOnDataLoss=false` the query goes on behind the gap. The gap is a warning in the log of whoever found it, and the offsets
+of a stream count what was lost, so that it shows in the progress of the query and stays in its checkpoint.
 """
 
 from __future__ import annotations

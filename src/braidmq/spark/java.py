@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from braidmq.base.errors import BraidError
+from braidmq.spark.home import caches
 
 OLDEST: Final = 17
 _MODULE: Final = "--add-modules=jdk.incubator.vector"
@@ -136,8 +137,7 @@ def _major(version: str) -> int:
 def _wrapper_around(home: Path, environ: Mapping[str, str]) -> Path:
     """A directory with a `bin/java` that starts the one of `home`. It is kept among the user's caches, and made once."""
     text = _WRAPPER.format(module=shlex.quote(_MODULE), java=shlex.quote(str(home / "bin/java")))
-    caches = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
-    wrapper = Path(caches, "braidmq", f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}")
+    wrapper = caches(environ) / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     try:
         _write_wrapper(wrapper, text)
     except OSError:

@@ -101,10 +101,11 @@ _OFFSETS: Final = 'JSON as `{"topic": {"0": 5}}` (-2 the earliest, -1 the latest
 OPTIONS: Final = (
     Option("servers", _word, "host:port, several with commas", "Where the broker is.", "both", "127.0.0.1:9092"),
     Option("subscribe", _names, "names with commas, or a JSON list", "Topics to read.", "read"),
-    Option("subscribePattern", _pattern, "regular expression", "Topics to read: those whose whole name it matches, new ones too.", "read"),
+    Option("subscribePattern", _pattern, "regular expression",
+           "Topics to read: those whose whole name it matches, new ones too.", "read"),
     Option("startingOffsets", _starting, f"earliest, latest, group, or {_OFFSETS}",
-           "Where a new query begins; one that has a checkpoint goes on where it was. `group` is what `group` has committed, else the "
-           "earliest.", "read", "latest for a stream, earliest for a table"),
+           "Where a new query begins; one that has a checkpoint goes on where it was. `group` is what `group` has committed, else "
+           "the earliest.", "read", "latest for a stream, earliest for a table"),
     Option("endingOffsets", _ending, f"latest, group, or {_OFFSETS}", "Where a table ends. Not for streams.", "read", "latest"),
     Option("startingTimestamp", kinds.count(0, 1 << 62).read, "milliseconds since 1970",
            "Begin with the first record written at or after a time, in place of `startingOffsets`.", "read"),
@@ -112,21 +113,24 @@ OPTIONS: Final = (
     Option("maxBytesPerTrigger", _SIZE.read, "a size such as 64MiB",
            "About how many stored bytes a micro-batch may read, over all partitions.", "read"),
     Option("minPartitions", _COUNT.read, "a number", "Least number of tasks: partitions with many records are split.", "read"),
-    Option("group", _word, "a name", "The consumer group that shows how far a stream is, and what `group` above means. A stream without "
-           "one shows nothing.", "both"),
+    Option("group", _word, "a name",
+           "The consumer group that shows how far a stream is, and what `group` above means. A stream without one shows nothing. "
+           "Given to source and sink alike, it moves with the rows.", "both"),
     Option("holdRetention", _BOOLEAN.read, "true or false",
-           "Keep what the group of a stream has not read yet, within `retention_hold_max_bytes` of the topic.", "read", "false"),
+           "Keep what the group of a stream has not read yet, within `retention_hold_bytes` of the topic. Sets the property "
+           "`retention_hold` of the topic, which needs the admin permission.", "read", "false"),
     Option("failOnDataLoss", _BOOLEAN.read, "true or false",
-           "Whether a query fails when retention removed records that it has not read, or a topic was deleted or made anew. With `false` "
-           "the gap is logged and shown, and the query goes on.", "read", "true"),
+           "Whether a query fails when retention removed records that it has not read, or a topic was deleted or made anew. With "
+           "`false` the gap is logged and counted, and the query goes on.", "read", "true"),
     Option("schema", _word, "a name in the registry", "Decode values by it: adds the columns `data` and `error`.", "read"),
     Option("schemaVersion", _COUNT.read, "a number", "Which version of the schema to decode by.", "read", "the latest"),
     Option("topic", _word, "a name", "Where rows go. A column `topic` goes before it.", "write"),
     Option("exactlyOnce", _BOOLEAN.read, "true or false",
-           "Write all rows of a batch at one moment, and only once. With `false` rows are written as they come: faster, and doubled by a "
-           "task that is repeated.", "write", "true"),
-    Option("writer", _word, "a name", "Who writes: what a batch is known by, together with its number, so that it is written once.",
-           "write", "the id of the query; of `df.write` a new one each time"),
+           "Write all rows of a batch at one moment, and only once. With `false` rows are written as they come: faster, and "
+           "doubled by a task that is repeated.", "write", "true"),
+    Option("writer", _word, "a name",
+           "Who writes: what a batch is known by, together with its number, so that it is written once.", "write",
+           "the id of the query; of `df.write` a new one each time"),
     Option("user", _word, "a name", "User to log in as.", "both"),
     Option("password", _word, "text", "The user's password.", "both"),
     Option("tls", _BOOLEAN.read, "true or false", "Speak TLS. Any other TLS option implies it.", "both", "false"),
@@ -134,11 +138,12 @@ OPTIONS: Final = (
     Option("tlsCertFile", _word, "a path on every executor", "The certificate (PEM) of this client.", "both"),
     Option("tlsKeyFile", _word, "a path on every executor", "The key of `tlsCertFile`.", "both"),
     Option("tlsServerName", _word, "a name", "Name that the certificate of the broker has to carry.", "both"),
-    Option("encryptionKey", _word, "64 hexadecimal characters", "Decrypts values that were read, encrypts those that are written.", "both"),
+    Option("encryptionKey", _word, "64 hexadecimal characters",
+           "Decrypts values that were read, encrypts those that are written.", "both"),
     Option("timeout", _SECONDS.read, "a duration such as 60s",
            "How long a task tries to reach the broker again before it fails.", "both", "60s"),
-    Option("fetchBytes", kinds.size(1 * KIB, 8 * MIB).read, "a size up to 8MiB", "How much one fetch asks for; memory of a task follows it.",
-           "read", "4MiB"),
+    Option("fetchBytes", kinds.size(1 * KIB, 8 * MIB).read, "a size up to 8MiB",
+           "How much one fetch asks for; memory of a task follows it.", "read", "4MiB"),
 )  # fmt: skip
 
 _BY_KEY: Final = {option.name.lower(): option for option in OPTIONS}

@@ -27,9 +27,13 @@ PACK_BYTES: Final = 2 * limits.MIB
 """About how many bytes go into one batch."""
 
 _TYPES: Final = {
-    "topic": ("string",), "partition": ("int", "bigint", "smallint", "tinyint"), "key": ("binary", "string"), "value": ("binary", "string"),
-    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",), "partition": ("int", "bigint", "smallint", "tinyint"), "key": ("binary", "string"),
+    "value": ("binary", "string"), "headers": ("array<struct<key:string,value:binary>>",),
 }  # fmt: skip
+
+
+Cells = tuple[Any, Any]
+"""A column of bytes: where each cell ends, and all of them."""
 
 
 class Packed(NamedTuple):
@@ -104,12 +108,16 @@ class Packing:
 
     def _pack(self, topic: str, rows: Any, columns: dict[str, pa.Array]) -> Iterator[Packed]:
         values = _cells(self._encrypted(columns["value"]))
-        keys = _cells(columns["key"]) if "key" in columns else None
-        attrs = _attrs(columns["headers"]) if "headers" in columns else _cells(columns["attrs"]) if "attrs" in columns else None
+        keys: Cells | None = _cells(columns["key"]) if "key" in columns else None
+        attrs: Cells | None = (
+            _attrs(columns["headers"]) if "headers" in columns else _cells(columns["attrs"]) if "attrs" in columns else None
+        )
+        key_ends, key_data = keys or (None, None)
+        attr_ends, attr_data = attrs or (None, None)
         sizes = _sizes(values) + (0 if keys is None else _sizes(keys)) + (0 if attrs is None else _sizes(attrs))
         for partition, chosen in self._by_partition(topic, rows, keys, columns.get("partition")):
             for piece in _pieces(chosen, sizes[chosen]):
-                packed = hot.encode_columns(piece, *(keys or (None, None)), *values, *(attrs or (None, None)))
+                packed = hot.encode_columns(piece, key_ends, key_data, *values, attr_ends, attr_data)
                 yield Packed(topic, partition, packed, len(piece))
 
     def _encrypted(self, values: pa.Array) -> pa.Array:
@@ -148,7 +156,7 @@ def _cells(column: pa.Array) -> tuple[Any, Any]:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     kind = column.type
-    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
+    if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
         column = column.cast(pa.binary())
     if column.null_count:
         column = column.fill_null(b"" if pa.types.is_binary(column.type) else "")

@@ -69,7 +69,8 @@ def resolve(client: Client, options: Options, places: Places, positions: Positio
     if isinstance(positions, dict):
         for topic, parts in positions.items():
             if topic not in places:
-                raise BraidError("INVALID_ARGUMENT", reason=f"offsets name the topic {topic}, which is not among those that are read")
+                reason = f"offsets name the topic {topic}, which is not among those that are read"
+                raise BraidError("INVALID_ARGUMENT", reason=reason)
             for partition in parts:
                 if partition >= len(places[topic].partitions):
                     raise BraidError("PARTITION_NOT_FOUND", partition=partition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
@@ -44,6 +45,6 @@ def cut(spans: Sequence[Span], at_least: int | None) -> list[RangePartition]:
     for span in filled:
         pieces = max(1, min(span.records, -(-span.records * at_least // total)))
         edges = [span.start + span.records * number // pieces for number in range(pieces + 1)]
-        for start, end in zip(edges[:-1], edges[1:], strict=True):
+        for start, end in pairwise(edges):
             tasks.append(RangePartition([Span(span.topic, span.topic_id, span.partition, start, end)]))
     return tasks

@@ -2,8 +2,11 @@
 
 `spark.read.format("braid")` works in any session of a Python that has BraidMQ installed. What this adds is what Spark does not do
 by itself: it finds Java, lets workers run on the Python that asks (Spark would take whatever `python3` is on the PATH), turns on
-the filter pushdown of Python data sources and Arrow, sets the session to UTC so that timestamps mean the same everywhere, and
-registers the data source. Everything can be overridden by `config`.
+Arrow, and sets the session to UTC so that timestamps mean the same everywhere. Everything can be overridden by `config`.
+
+What it leaves off is the filter pushdown of Python data sources (`spark.sql.python.filterPushdown.enabled`). Spark 4.3 keeps the
+filters of one query for the next one over the same DataFrame: after `df.where("offset < 3").count()`, `df.count()` is 3, whatever
+the data source says. Nobody should get a wrong count for the sake of a faster one; who uses a DataFrame once can turn it on.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
+from braidmq.spark.home import light_home
 from braidmq.spark.java import use_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS: Final[Mapping[str, str]] = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
@@ -44,7 +47,7 @@ def session(
     remote: str | None = None,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session on `master` (`local[*]` where neither is named), or on the Spark Connect server `remote`, with `braid` registered.
+    """A session on `master` (`local[*]` where neither is named), or on the Spark Connect server `remote`, ready for `braid`.
 
     `config` are settings of Spark; they win over ours. As ever with Spark, a session that exists already in this process is
     returned as it is, with the settings that can still be changed.
@@ -59,6 +62,9 @@ def session(
         use_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        home = light_home(os.environ) if _is_here(remote or master or "local[*]") else None
+        if home is not None and os.environ["PYSPARK_PYTHON"] == sys.executable:
+            os.environ.setdefault("SPARK_HOME", home)
 
     from pyspark.sql import SparkSession
 
@@ -73,9 +79,10 @@ def session(
     settings |= config or {}
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.appName(app_name).getOrCreate()
+    # Spark finds the data source itself, by the name of the module `pyspark_braid`: it is installed wherever this is.
+    return builder.appName(app_name).getOrCreate()
 
-    from braidmq.spark.source import BraidDataSource
 
-    spark.dataSource.register(BraidDataSource)
-    return spark
+def _is_here(place: str) -> bool:
+    """Whether all of Spark runs on this machine, with this Python."""
+    return place == "local" or place.startswith(("local[", "local-cluster["))

@@ -5,6 +5,7 @@ Spark makes this object in processes of its own, with the options of the query, 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import MutableMapping
 from functools import cached_property
 from typing import Final

@@ -1,7 +1,7 @@
 """Rows into topics: all of a batch at one moment, and once.
 
-Every task packs its rows into batches and stages them on the broker under the name of the writer, the number of the batch, the task,
-and a number that no other attempt has. The driver's commit publishes the attempts that Spark chose. What that survives:
+Every task packs its rows into batches and stages them on the broker under the name of the writer, the number of the batch, the
+task, and a number that no other attempt has. The driver's commit publishes the attempts that Spark chose. What that survives:
 
     a task dies               its attempt is never named, and the broker lets go of it
     the driver dies before    the batch is repeated; its tasks stage anew, and what the first run staged is void
@@ -9,8 +9,8 @@ and a number that no other attempt has. The driver's commit publishes the attemp
     commit fails, Spark aborts    giving up what was published changes nothing
     the broker dies           what was staged is on its disk; requests are repeated until it is back
 
-The writer of a stream is the id of the query, which Spark keeps in the checkpoint, so a new run goes on where the last one was. Every
-`df.write` is a writer of its own, with one batch.
+The writer of a stream is the id of the query, which Spark keeps in the checkpoint, so a new run goes on where the last one was.
+Every `df.write` is a writer of its own, with one batch.
 """
 
 from __future__ import annotations

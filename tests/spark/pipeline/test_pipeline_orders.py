@@ -29,6 +29,7 @@ def ids(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(row["order_id"] for row in rows)
 
 
+@pytest.mark.timeout(600)
 def test_rows_letters_and_lag(lab: Lab) -> None:
     expected = sorted(f"o{n}" for n in range(20))
     lab.send(*orders(range(20)), *orders(range(5)), b"no json", {"order_id": "x"}, {"order_id": "neg", "amount": -1},

@@ -23,12 +23,13 @@ class Presence:
         self._group = group
         self._connection: Connection | None = None
         self._announced: set[str] = set()
+        self.closed = False
 
     async def announce(self, topics: Iterable[str]) -> None:
         """Be a member of the group on these topics, and stay so; to be called now and then, as it mends what broke."""
         connection = self._connection
         if connection is None or not connection.usable():
-            await self.close()
+            await self._hang_up()
             connection = self._connection = await self._dialer.dial(self._settings.timeout_s)
         for topic in topics:
             if topic not in self._announced:
@@ -37,6 +38,11 @@ class Presence:
                 self._announced.add(topic)
 
     async def close(self) -> None:
+        """Be a member no more."""
+        self.closed = True
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         self._announced.clear()
         if connection is not None:

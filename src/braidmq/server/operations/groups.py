@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from braidmq.broker.group_lag import GroupLag
 from braidmq.broker.groups import GroupInfo
 from braidmq.broker.pace import Pace
-from braidmq.server.operations.calling import Answer, Caller, note, respond
+from braidmq.server.operations.calling import Answer, Caller, Outcome, note, respond
 from braidmq.server.operations.group_notes import NotedCommit, note_move, noted_groups
 from braidmq.wire import flymq
 from braidmq.wire.flymq import TopicPartition
@@ -77,8 +78,16 @@ async def get_lag(caller: Caller, request: flymq.GetLag) -> Answer:
     return respond(caller, request, flymq.Lag(lag.committed, lag.committed, lag.latest, lag.records))
 
 
-async def group_lag(caller: Caller, request: flymq.GroupLag) -> Answer:
-    lag = await caller.broker.coordinator.group_lag(request.topic, request.group)
+def group_lag(caller: Caller, request: flymq.GroupLag) -> Outcome:
+    lag = caller.broker.coordinator.group_lag_at_hand(request.topic, request.group)
+    return _group_lag_read(caller, request) if lag is None else _lag_answer(caller, request, lag)
+
+
+async def _group_lag_read(caller: Caller, request: flymq.GroupLag) -> Answer:
+    return _lag_answer(caller, request, await caller.broker.coordinator.group_lag(request.topic, request.group))
+
+
+def _lag_answer(caller: Caller, request: flymq.GroupLag, lag: GroupLag) -> Answer:
     rows = (flymq.PartitionLag(each.partition, each.committed, each.latest, each.records, each.ms) for each in lag.partitions)
     return respond(caller, request, flymq.PartitionLags(tuple(rows)))
 

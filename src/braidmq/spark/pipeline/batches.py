@@ -138,4 +138,3 @@ class BatchJob:
                 result.rejected[reason] = result.rejected.get(reason, 0) + count
         finally:
             letters.unpersist()
-

@@ -72,7 +72,7 @@ def _source(source: Source) -> Iterator[Complaint]:
         yield Complaint(f"has {' and '.join(given) or 'none'} of topics, table and files; one is needed", ("source",))
         return
     (kind,) = given
-    allowed = {"topics": (), "table": ("delta", "iceberg", "parquet"), "files": ("json", "csv", "parquet")}[kind]
+    allowed = {"topics": (), "table": ("parquet", "delta", "iceberg"), "files": ("json", "csv", "parquet")}[kind]
     if source.format is not None and source.format not in allowed:
         known = f"; {kind} are {', '.join(allowed)}" if allowed else ""
         yield Complaint(f"{source.format} does not go with `{kind}`{known}", ("source", "format"))
@@ -82,10 +82,11 @@ def _source(source: Source) -> Iterator[Complaint]:
                 yield Complaint(f"`{name}` goes with `topics` only", ("source", name))
     elif source.since is not None and source.starting != "earliest":
         yield Complaint("`starting` and `since` exclude each other", ("source", "since"))
-    if kind == "table" and source.format == "iceberg" and "uri" not in source.catalog:
-        yield Complaint("an Iceberg table needs a `catalog` with its `uri`", ("source", "catalog"))
-    form = source.format or ("delta" if kind == "table" else "")
-    yield from _installed(form, ("source",))
+    if kind == "table" and source.format != "parquet":
+        form = source.format or "delta"
+        yield Complaint(
+            f"a table is followed as a stream only with `format: parquet`; {form} tables can be joined", ("source", "table")
+        )
 
 
 def _trigger(trigger: Trigger) -> Iterator[Complaint]:

@@ -59,8 +59,14 @@ def context_of(reading: Reading, settings: ClientSettings | None) -> Context:
     pipeline = reading.require()
     if settings is None:
         return Context(pipeline, str(reading.folder), pipeline.servers or "")
+    connection = source_options(settings)
+    return Context(pipeline, str(reading.folder), connection.pop("servers"), connection)
+
+
+def source_options(settings: ClientSettings) -> dict[str, str]:
+    """What the data source `braid` needs to reach the same broker in the same way as a client."""
     servers = ",".join(f"{each.host}:{each.port}" for each in settings.servers)
     connection = {option: str(value) for option, name in _SETTINGS.items() if (value := getattr(settings, name)) is not None}
     if settings.tls or any(each.tls for each in settings.servers):
         connection["tls"] = "true"
-    return Context(pipeline, str(reading.folder), servers, connection)
+    return {"servers": servers, **connection}

@@ -37,10 +37,10 @@ class Source(Section):
     """Where rows come from: topics, a table, or files that arrive in a folder."""
 
     topics: Sequence[str] | None = field_of(Many(Text()), "topics to read, of any protocol", None)
-    table: str | None = field_of(Text(), "path (delta, parquet) or name (iceberg) of a table", None)
+    table: str | None = field_of(Text(), "folder of a table, whose files are followed", None)
     files: str | None = field_of(Text(), "folder or pattern of files", None)
     format: str | None = field_of(
-        Choice("delta", "iceberg", "parquet", "json", "csv"), "form of the table (`delta`) or the files (`json`)", None
+        Choice("delta", "iceberg", "parquet", "json", "csv"), "form of the table (`parquet`) or of the files (`json`)", None
     )
     schema: str | None = field_of(
         Text(), "topics: name in the schema registry, decodes `value` into `data`; files: columns as SQL declares them", None
@@ -50,7 +50,6 @@ class Source(Section):
     group: str | None = field_of(Text(), "topics: consumer group that shows position and lag [`pipeline-` and the name]", None)
     max_records: int | None = field_of(Count(), "topics: most records in one batch", None)
     options: Mapping[str, str] = field_of(Pairs(Text(), 0), "further options of the reader, as Spark takes them", {})
-    catalog: Mapping[str, str] = field_of(Pairs(Text(), 0), "iceberg: properties of the catalog, with `uri`", {})
 
 
 # --- what happens to them

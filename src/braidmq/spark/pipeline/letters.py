@@ -56,9 +56,10 @@ def letters_of(frame: DataFrame, reason: Column, error: Column, context: Context
         missing = ", ".join(f"`{name}`" for name in RECORD if name not in columns)
         hint = "validate before the step that drops them" if context.source.topics is not None else "name a topic in `dead_letters`"
         raise BraidError("INVALID_ARGUMENT", reason=f"{what} makes dead letters, which need {missing}: {hint}")
+    shown = [name for name in columns if not name.startswith("__")]
     return frame.select(
         F.lit(origin).alias("topic"), F.lit(-1).alias("partition"), F.lit(-1).cast("bigint").alias("offset"),
-        F.lit(None).cast("binary").alias("key"), F.to_json(F.struct(*columns)).cast("binary").alias("value"),
+        F.lit(None).cast("binary").alias("key"), F.to_json(F.struct(*shown)).cast("binary").alias("value"),
         F.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers"), reason.alias("reason"), error.alias("error"),
     )  # fmt: skip
 

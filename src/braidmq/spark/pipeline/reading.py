@@ -116,11 +116,6 @@ def read_yaml(text: str, file: str, environ: Mapping[str, str]) -> Reading:
     return reading
 
 
-def read_pipeline(pipeline: Pipeline, file: str = "<python>", text: str = "") -> Reading:
-    """A pipeline that a program made, in the form that everything else works with."""
-    return Reading(file, text or repr(pipeline), pipeline)
-
-
 def _build(reading: Reading, plain: Mapping[str, Any]) -> None:
     try:
         reading.pipeline = build(Pipeline, plain)

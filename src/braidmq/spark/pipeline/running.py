@@ -29,6 +29,7 @@ from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import Trigger
 from braidmq.spark.pipeline.reading import Reading
 from braidmq.spark.pipeline.sources import read_source
+from braidmq.spark.progress import places_in
 
 REPORT_SECONDS: Final = 1.0
 _WATCH_SECONDS: Final = 0.1
@@ -152,9 +153,6 @@ class Run:
     def _start_query(self) -> None:
         context = self._context
         source = attributed(context, "source", lambda: read_source(self._spark, context, stream=True))
-        if not source.isStreaming:
-            reason = "a table of this format is read as it is, not as a stream: run it as a backfill"
-            raise BraidError("PIPELINE_FAILED", pipeline=context.pipeline.name, step="source", reason=reason)
         stream, with_letters = stream_of(source, context)
         job = BatchJob(context, self._query_name, with_letters, self._number)
         SESSIONS[self._query_name] = self._spark
@@ -219,9 +217,25 @@ class Run:
             progress.batch, progress.rows = number, progress.rows + rows
             progress.batch_ms = each["durationMs"].get("triggerExecution", 0)
             progress.rate = round(rows * 1000 / max(progress.batch_ms, 1), 1)
+            self._move_group(each["sources"])
         result: Result | None = RESULTS.get(self._query_name)
         if result is not None:
             progress.rejected, progress.written = dict(result.rejected), dict(result.written)
+
+    def _move_group(self, sources: Any) -> None:
+        """Show where the pipeline is: the source itself does so only when the next batch is planned."""
+        topics = self._context.source.topics
+        if self._client is None or topics is None:
+            return
+        places: list[tuple[str, int, int]] = []
+        for source in sources:
+            offset = source["endOffset"]
+            reached = json.loads(offset) if isinstance(offset, str) else offset
+            places += [place for place in places_in(reached) if place[0] in topics] if isinstance(reached, dict) else []
+        try:
+            self._client.group.commit(self._context.group, places)
+        except BraidError as fault:
+            logger.warning("the position of the pipeline could not be told: %s", fault)
 
     def _report(self) -> None:
         now_s = time.monotonic()

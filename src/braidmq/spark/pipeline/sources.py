@@ -24,11 +24,9 @@ def read_source(spark: SparkSession, context: Context, *, stream: bool, bounds: 
     if source.files is not None:
         return _read_files(spark, context, stream)
     assert source.table is not None
-    form = source.format or "delta"
-    if form == "parquet" and stream:
-        path = context.path(source.table)
-        return spark.readStream.schema(spark.read.parquet(path).schema).options(**source.options).parquet(path)
-    return read_table(spark, context, source.table, form, source.catalog)
+    path = context.path(source.table)
+    found = spark.read.options(**source.options).parquet(path)
+    return spark.readStream.schema(found.schema).options(**source.options).parquet(path) if stream else found
 
 
 def read_topics(

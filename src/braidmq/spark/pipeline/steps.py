@@ -183,13 +183,19 @@ def _deduplicate(frame: DataFrame, step: Deduplicate, what: str) -> DataFrame:
     if step.within is None or not frame.isStreaming:
         return frame.dropDuplicates(keys)
     require_columns(frame, [step.time], what)
-    return frame.withWatermark(step.time, interval(step.within)).dropDuplicatesWithinWatermark(keys)
+    return _marked(frame, step.time, step.within).dropDuplicatesWithinWatermark(keys)
+
+
+def _marked(frame: DataFrame, column: str, length: Any) -> DataFrame:
+    """The rows with a watermark on a column of time. The first one on a column counts: Spark does not take a second."""
+    if not frame.isStreaming or "spark.watermarkDelayMs" in frame.schema[column].metadata:
+        return frame
+    return frame.withWatermark(column, interval(length))
 
 
 def _window(frame: DataFrame, step: Window, what: str) -> DataFrame:
     require_columns(frame, [step.time, *step.group_by], what)
-    if frame.isStreaming:
-        frame = frame.withWatermark(step.time, interval(step.late))
+    frame = _marked(frame, step.time, step.late)
     slide = interval(step.slide) if step.slide is not None else None
     spans = F.window(F.col(quoted(step.time)), interval(step.size), slide)
     groups = [F.col(quoted(name)) for name in step.group_by]
@@ -217,8 +223,7 @@ def _join(frame: DataFrame, step: Join, context: Context, what: str) -> DataFram
     other = other.drop(*[name for name in other.columns if name in frame.columns and name not in keys])
     renamed = other.select(*[F.col(quoted(n)).alias(f"__on_{n}") if n in keys else F.col(quoted(n)) for n in other.columns])
     reach = interval(step.within)
-    if frame.isStreaming:
-        frame, renamed = frame.withWatermark("timestamp", reach), renamed.withWatermark("__other_time", reach)
+    frame, renamed = _marked(frame, "timestamp", step.within), _marked(renamed, "__other_time", step.within)
     same = " AND ".join(f"{quoted(name)} = {quoted('__on_' + name)}" for name in keys)
     near = f"__other_time BETWEEN timestamp - INTERVAL {reach} AND timestamp + INTERVAL {reach}"
     joined = frame.join(renamed, F.expr(f"{same} AND {near}"), "inner" if step.how == "inner" else "left_outer")

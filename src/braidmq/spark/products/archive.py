@@ -11,6 +11,7 @@ running. Where retention took records before they were archived there is a gap; 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -71,7 +72,8 @@ def history(
     from braidmq.spark.session import session
 
     spark = spark or session()
-    cold, next_offsets = _cold(spark, table or archive_path(topic), topic)
+    path = table or archive_path(topic)
+    cold, next_offsets = _cold(spark, path if "://" in path else os.path.abspath(path), topic)
     given = {**(options or {}), "subscribe": json.dumps([topic])}
     if next_offsets:
         given["startingOffsets"] = json.dumps({topic: next_offsets})

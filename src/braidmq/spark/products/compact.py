@@ -21,12 +21,12 @@ from braidmq.spark.pipeline.batches import SESSIONS
 from braidmq.spark.pipeline.definition import TableSink
 from braidmq.spark.pipeline.sinks.delta import DeltaSink
 from braidmq.spark.pipeline.sinks.sink import Batch, latest_per_key, writer_name
-from braidmq.spark.pipeline.sinks.topic import write_records
+from braidmq.spark.pipeline.sinks.staging import write_records
 from braidmq.spark.products.archive import safe_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _KEPT: Final = ("key", "value", "headers", "timestamp", "partition", "offset")
 

@@ -18,7 +18,7 @@ from braidmq.spark.products.archive import safe_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def mirror(

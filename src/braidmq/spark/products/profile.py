@@ -221,11 +221,13 @@ def profile(
     assert overall is not None
     quantiles = overall[0] or [0] * len(QUANTILES)
     sizes = {f"p{share * 100:g}": int(value) for share, value in zip(QUANTILES, quantiles, strict=True)} | {"max": overall[1] or 0}
-    keys = frame.where(F.length("key") > 0).groupBy("key").count().orderBy(F.desc("count"), "key").limit(TOP_KEYS).collect()
+    # No filter: where pushdown is on, Spark would keep it for the queries below.
+    keyed = F.when(F.length("key") > 0, F.col("key")).alias("key")
+    keys = frame.groupBy(keyed).count().orderBy(F.desc("count"), "key").limit(TOP_KEYS + 1).collect()
     values, fields = _fields(frame, slices, moment, schema is not None)
     return Profile(
         topic, time.time_ns() // 1_000_000, parts, sizes, counts, int(overall[2] or 0), int(overall[3] or 0),
-        [(bytes(row[0]).decode("utf-8", "backslashreplace"), row[1]) for row in keys],
+        [(bytes(row[0]).decode("utf-8", "backslashreplace"), row[1]) for row in keys if row[0] is not None][:TOP_KEYS],
         values, fields, find_drift(fields, counts),
     )  # fmt: skip
 

@@ -31,12 +31,12 @@ class IcebergSink:
 
         catalog = load_catalog("braid", **self._definition.catalog)
         name = self._definition.path
+        namespace = name.rpartition(".")[0]
+        if not namespace:
+            raise BraidError("INVALID_ARGUMENT", reason=f"{self.label}: the name needs a namespace, as `lake.{name}`")
         try:
             return catalog.load_table(name)
         except NoSuchTableError:
-            namespace = name.rpartition(".")[0]
-            if not namespace:
-                raise BraidError("INVALID_ARGUMENT", reason=f"{self.label}: the name needs a namespace, as `lake.{name}`") from None
             catalog.create_namespace_if_not_exists(namespace)
             table = catalog.create_table_if_not_exists(name, schema=rows.schema)
             if self._definition.partition_by:

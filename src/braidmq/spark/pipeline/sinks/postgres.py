@@ -52,7 +52,7 @@ class PostgresSink:
             cursor.execute("SELECT batch FROM braid_batches WHERE writer = %s FOR UPDATE", (writer,))
             found = cursor.fetchone()
             assert found is not None
-            if found[0] >= batch.number:
+            if found[0] >= batch.number and replacing is None:
                 return None
             if replacing is not None and not keys:
                 cursor.execute(sql.SQL("DELETE FROM {} WHERE {}").format(table, sql.SQL(replacing.condition())))
@@ -69,7 +69,7 @@ class PostgresSink:
                     count += 1
             if keys:
                 cursor.execute(_upsert(table, staged, frame.columns, keys))
-            cursor.execute("UPDATE braid_batches SET batch = %s WHERE writer = %s", (batch.number, writer))
+            cursor.execute("UPDATE braid_batches SET batch = greatest(batch, %s) WHERE writer = %s", (batch.number, writer))
             return count
 
     def _set_up(self, cursor: Any, frame: DataFrame, table: Any, keys: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ driver staged is void when the batch comes again.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -33,17 +34,12 @@ def write_records(records: DataFrame, options: Mapping[str, str], writer: str, n
 
         context = TaskContext.get()
         assert context is not None
-        task, attempt = context.partitionId(), context.taskAttemptId()
+        # Numbers of Spark's own begin anew with each driver, and what an earlier one staged must not be taken for this.
+        task, attempt = context.partitionId(), secrets.randbits(63)
         settings = Options(given)
         here = client_of(settings)
-        packing = Packing(settings, here)
         sent = rows = 0
-        for batch in batches:
-            for packed in packing.add(batch):
-                here.stage.batch(writer, number, task, attempt, sent, packed.topic, packed.partition, packed.batch)
-                sent += 1
-                rows += packed.records
-        for packed in packing.rest():
+        for packed in Packing(settings, here).pack_all(iter(batches)):
             here.stage.batch(writer, number, task, attempt, sent, packed.topic, packed.partition, packed.batch)
             sent += 1
             rows += packed.records
@@ -53,4 +49,4 @@ def write_records(records: DataFrame, options: Mapping[str, str], writer: str, n
 
     staged = records.mapInArrow(stage, _STAGED).collect()
     client.stage.publish(writer, number, [(row["task"], row["attempt"], row["batches"]) for row in staged if row["batches"]])
-    return sum(row["rows"] for row in staged)
+    return int(sum(row["rows"] for row in staged))

@@ -11,7 +11,7 @@ from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import TopicSink as Definition
 from braidmq.spark.pipeline.frames import quoted, require_columns
 from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, never, writer_name
-from braidmq.spark.pipeline.sinks.staging import write_records
+from braidmq.spark.pipeline.sinks.staging import write_records as write_records
 
 
 class TopicSink:
@@ -49,4 +49,3 @@ def _bytes(frame: DataFrame, name: str) -> Column:
     if kind == "binary":
         return column
     return (F.to_json(column) if kind in ("struct", "array", "map") else column.cast("string")).cast("binary")
-

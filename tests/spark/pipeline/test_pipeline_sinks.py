@@ -1,0 +1,231 @@
+"""Each sink takes a batch once, replaces rows by its rule, and says what it cannot take."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pipeline_lab import Lab
+
+from braidmq.base.errors import BraidError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from braidmq.spark.pipeline.sinks import Sink
+
+_SCHEMA = "topic string, partition int, offset bigint, id string, n int, timestamp timestamp"
+Make = Callable[..., "Sink"]
+
+
+def frame(lab: Lab, *rows: tuple[int, str, int | None]) -> DataFrame:
+    """Rows of (offset, id, n)."""
+    made = [("t", 0, offset, name, n, "2025-01-01 00:00:00") for offset, name, n in rows]
+    declared = _SCHEMA.replace("timestamp timestamp", "at string")
+    return lab.spark.createDataFrame(made, declared).selectExpr(
+        "topic", "partition", "offset", "id", "n", "to_timestamp(at) AS timestamp"
+    )
+
+
+def sink(lab: Lab, definition: dict[str, Any]) -> Sink:
+    from braidmq.spark.pipeline.context import Context
+    from braidmq.spark.pipeline.definition import Pipeline
+    from braidmq.spark.pipeline.sinks import make_sink
+
+    pipeline = Pipeline(name="p", source={"topics": ["t"]}, sinks=[definition])
+    return make_sink(pipeline.sinks[0], Context(pipeline, str(lab.folder), lab.broker.address))
+
+
+def batch(number: int) -> Any:
+    from braidmq.spark.pipeline.sinks import Batch
+
+    return Batch("query", number)
+
+
+def replacing(first: int, end: int) -> Any:
+    from braidmq.spark.pipeline.sinks import Replacing
+    from braidmq.spark.pipeline.sinks.sink import Span
+
+    return Replacing([Span("t", 0, first, end)])
+
+
+def pairs(rows: list[dict[str, Any]]) -> list[tuple[str, int | None]]:
+    return sorted((row["id"], row["n"]) for row in rows)
+
+
+def proves_itself(lab: Lab, appending: Sink, keyed: Sink, read: Callable[[Sink], list[dict[str, Any]]]) -> None:
+    """What every table that can change promises."""
+    assert appending.write(frame(lab, (0, "a", 1), (1, "b", None)), batch(0)) == 2
+    assert appending.write(frame(lab, (0, "a", 1), (1, "b", None)), batch(0)) is None, "it has it"
+    appending.write(frame(lab), batch(1))
+    assert appending.write(frame(lab, (2, "c", 3)), batch(2)) == 1
+    assert pairs(read(appending)) == [("a", 1), ("b", None), ("c", 3)]
+    assert not appending.refuses(["topic", "partition", "offset", "id"]) and appending.refuses(["id", "n"])
+    for _ in range(2):
+        appending.replace(frame(lab, (1, "b", 20), (2, "c", 30)), batch(0), replacing(1, 3))
+        assert pairs(read(appending)) == [("a", 1), ("b", 20), ("c", 30)]
+    keyed.write(frame(lab, (0, "a", 1), (1, "b", 2), (2, "a", 3)), batch(0))
+    assert pairs(read(keyed)) == [("a", 3), ("b", 2)], "one row a key, the last"
+    keyed.write(frame(lab, (3, "b", 9)), batch(0))
+    assert pairs(read(keyed)) == [("a", 3), ("b", 2)]
+    keyed.replace(frame(lab, (3, "b", 9), (4, "z", 1)), batch(1), replacing(3, 5))
+    assert pairs(read(keyed)) == [("a", 3), ("b", 9), ("z", 1)]
+    assert not keyed.refuses(["id", "n"])
+
+
+def test_delta(lab: Lab) -> None:
+    appending = sink(lab, {"table": {"path": "lake/a", "partition_by": ["day"], "compact_every": 3}})
+    proves_itself(
+        lab, appending, sink(lab, {"table": {"path": "lake/k", "key": "id"}}), lambda of: lab.table(of.label.split(":")[1])
+    )
+    from deltalake import DeltaTable
+
+    assert [action["operation"] for action in DeltaTable(str(lab.folder / "lake/a")).history()].count("OPTIMIZE") == 1
+    assert {row["day"] for row in lab.table("lake/a")} == {"2025-01-01"}
+    with pytest.raises(BraidError) as caught:
+        appending.write(frame(lab, (9, "x", 1)).withColumnRenamed("n", "m"), batch(9))
+    assert "its rows have m " in caught.value.text and "the table has n" in caught.value.text
+    other = sink(lab, {"table": {"path": "lake/a", "partition_by": ["id"]}})
+    with pytest.raises(BraidError):
+        other.write(frame(lab, (9, "x", 1)), batch(9))
+
+
+def test_parquet(lab: Lab) -> None:
+    files = sink(lab, {"table": {"path": "files", "format": "parquet", "partition_by": ["id"]}})
+    assert files.write(frame(lab, (0, "a", 1), (1, "b/c", 2)), batch(0)) == 2
+    assert files.write(frame(lab, (0, "a", 1), (1, "b/c", 2)), batch(0)) is None
+    assert pairs(lab.table("files", "parquet")) == [("a", 1), ("b/c", 2)]
+    # A crash after the decision, before the files were moved: the moves are finished.
+    (moved,) = lab.folder.glob("files/id=a/*.parquet")
+    (decision,) = lab.folder.glob("files/_braid/*/*.json")
+    staged = decision.with_suffix("") / "id=a" / moved.name
+    staged.parent.mkdir(parents=True)
+    moved.rename(staged)
+    assert pairs(lab.table("files", "parquet")) == [("b/c", 2)]
+    assert files.write(frame(lab, (0, "a", 1)), batch(0)) is None
+    assert pairs(lab.table("files", "parquet")) == [("a", 1), ("b/c", 2)]
+    # A crash before it: what lies there is nobody's.
+    orphan = decision.with_name(f"{1:020d}") / "old.parquet"
+    orphan.parent.mkdir()
+    orphan.write_bytes(b"half")
+    assert files.write(frame(lab, (2, "d", 3)), batch(1)) == 1
+    assert len(lab.table("files", "parquet")) == 3 and not orphan.exists()
+    assert "delta" in files.refuses([])
+    with pytest.raises(BraidError):
+        files.replace(frame(lab), batch(2), replacing(0, 1))
+
+
+def test_iceberg(lab: Lab) -> None:
+    (lab.folder / "warehouse").mkdir()
+    catalog = {"type": "sql", "uri": f"sqlite:///{lab.folder}/catalog.db", "warehouse": f"file://{lab.folder}/warehouse"}
+
+    def read(of: Sink) -> list[dict[str, Any]]:
+        from pyiceberg.catalog import load_catalog
+
+        found: list[dict[str, Any]] = (
+            load_catalog("braid", **catalog).load_table(of.label.split(":")[1]).scan().to_arrow().to_pylist()
+        )
+        return found
+
+    def make(name: str, **more: Any) -> Sink:
+        return sink(lab, {"table": {"path": f"lake.{name}", "format": "iceberg", "catalog": catalog, **more}})
+
+    proves_itself(lab, make("a", partition_by=["day"]), make("k", key="id"), read)
+    assert pairs(lab.table("lake.a", "iceberg", **catalog)) == [("a", 1), ("b", 20), ("c", 30)]
+    with pytest.raises(BraidError):
+        sink(lab, {"table": {"path": "nospace", "format": "iceberg", "catalog": catalog}}).write(frame(lab, (0, "a", 1)), batch(0))
+
+
+def test_topics(lab: Lab) -> None:
+    whole = sink(lab, {"topic": {"name": lab.clean, "key": "id"}})
+    assert whole.write(frame(lab, (0, "a", 1), (1, "b", None)), batch(0)) == 2
+    assert whole.write(frame(lab, (0, "a", 1), (1, "b", None)), batch(0)) is None
+    assert pairs(lab.values(lab.clean)) == [("a", 1), ("b", None)]
+    assert sorted(record.key for record in lab.records(lab.clean)) == [b"a", b"b"]
+    sink(lab, {"topic": {"name": lab.clean, "value": "id"}}).write(frame(lab, (2, "c", 1)), batch(1))
+    assert sorted(record.value for record in lab.records(lab.clean))[0] == b"c"
+    assert "never taken back" in whole.refuses([])
+    with pytest.raises(BraidError):
+        sink(lab, {"topic": {"name": lab.clean, "key": "kee"}}).write(frame(lab, (3, "d", 1)), batch(2))
+
+
+# --- PostgreSQL, a real one
+
+
+@pytest.fixture
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The connection string of a server of our own."""
+    binaries = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
+    if binaries is None or not (binaries / "initdb").exists():
+        pytest.skip("PostgreSQL is not installed")
+    if os.geteuid() == 0:
+        try:
+            user = pwd.getpwnam("nobody")
+        except KeyError:
+            pytest.skip("PostgreSQL does not run as root, and there is nobody else")
+    else:
+        user = pwd.getpwuid(os.geteuid())
+    # Folders of pytest are closed to others, and the socket's path has to be short.
+    import tempfile
+
+    home = Path(tempfile.mkdtemp(prefix="braid-pg-"))
+    os.chown(home, user.pw_uid, user.pw_gid)
+    given: dict[str, Any] = {"user": user.pw_uid, "group": user.pw_gid} if os.geteuid() == 0 else {}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common: dict[str, Any] = {"cwd": home, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **given}
+    subprocess.run([binaries / "initdb", "-D", home / "data", "-U", "braid", "-A", "trust", "--no-sync"], check=True, **common)
+    command = [binaries / "postgres", "-D", home / "data", "-p", str(port), "-k", home, "-c", "listen_addresses=127.0.0.1", "-F"]
+    server = subprocess.Popen(command, **common)
+    dsn = f"host=127.0.0.1 port={port} user=braid dbname=postgres"
+    try:
+        import psycopg
+
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                psycopg.connect(dsn).close()
+                break
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline or server.poll() is not None:
+                    raise
+                time.sleep(0.1)
+        yield dsn
+    finally:
+        server.terminate()
+        server.wait(30)
+        shutil.rmtree(home)
+
+
+def test_postgres(lab: Lab, postgres: str) -> None:
+    import psycopg
+    from psycopg.rows import dict_row
+
+    def read(of: Sink) -> list[dict[str, Any]]:
+        with psycopg.connect(postgres, row_factory=dict_row) as connection:
+            return connection.execute(f"SELECT * FROM {of.label.split(':')[1]}").fetchall()  # type: ignore[arg-type]
+
+    def make(table: str, **more: Any) -> Sink:
+        return sink(lab, {"postgres": {"dsn": postgres, "table": table, **more}})
+
+    proves_itself(lab, make("rows"), make("keyed", key="id"), read)
+    assert {row["timestamp"].isoformat() for row in read(make("rows"))} == {"2025-01-01T00:00:00+00:00"}
+    nested = frame(lab, (0, "a", 1)).selectExpr(
+        "id", "named_struct('x', array(1, 2), 'y', timestamp) AS s", "cast(id AS binary) AS b"
+    )
+    make("nested").write(nested, batch(0))
+    (row,) = read(make("nested"))
+    assert row["s"]["x"] == [1, 2] and row["b"] == b"a"
+    # What fails leaves nothing, and no mark: the batch can come again.
+    with pytest.raises(psycopg.Error):
+        make("rows").write(frame(lab, (9, "x", 1)).withColumnRenamed("n", "nowhere"), batch(7))
+    assert make("rows").write(frame(lab, (9, "x", 1)), batch(7)) == 1
