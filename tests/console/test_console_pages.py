@@ -199,6 +199,18 @@ def test_a_form_has_its_limits(admin: WebClient) -> None:
     assert b"INVALID_ARGUMENT" in admin.post("/console/topics/people/settings", body, Content_Type=FORM).body
 
 
+def test_a_pipeline_is_drawn_and_steered(admin: WebClient, reader: WebClient) -> None:
+    shown = admin.get("/console/pipelines/enrich").body.decode()
+    assert shown.count("<rect") == 6 and 'href="/console/topics/orders.clean"' in shown and "has_customer 2" in shown
+    token = csrf_of(admin.get("/console/pipelines/enrich"))
+    for desired, button in (("pause", "Resume"), ("run", "Pause")):
+        answer = admin.post("/console/pipelines/enrich/steer", f"desired={desired}&csrf={token}".encode(), Content_Type=FORM)
+        assert answer.status == 303
+        assert f">{button}</button>" in admin.get("/console/pipelines/enrich").body.decode()
+    refused = f"desired=stop&csrf={csrf_of(reader.get('/console'))}".encode()
+    assert reader.post("/console/pipelines/enrich/steer", refused, Content_Type=FORM).status == 403
+
+
 # --- files
 
 
