@@ -17,6 +17,7 @@ from braidmq.client import fq as fq_names
 from braidmq.client.blipmq import sync as blipmq
 from braidmq.client.fq import sync as fq
 from braidmq.client.sync import connect
+from braidmq.server.authorization import owner_text
 
 ADMIN = ("admin", "adminpass1")
 READER = ("reader", "readerpass1")
@@ -80,7 +81,7 @@ async def _fill(broker: Broker, auth: bool) -> None:
     await broker.coordinator.commit_offset("people", "mailer", 0, 5)
     for number in range(3):
         await broker.delayed.produce("orders", b"later-%d" % number, b'{"id": 9}', 3_600_000 * (number + 1))
-    await broker.pipelines.put("enrich", "", "yaml", _PIPELINE)
+    await broker.pipelines.put("enrich", owner_text(BROKER.principal), "yaml", _PIPELINE)
     run = await broker.pipelines.start("enrich", "continuous", "somebody on local[2]", replace=False)
     for batch in range(5):
         report = {
