@@ -90,8 +90,8 @@ def first_lines(text: str, most: int = 1000) -> str:
 # --- rows and letters in one stream
 
 
-def stream_of(source: DataFrame, context: Context) -> tuple[DataFrame, bool]:
-    """The stream of a pipeline, and whether letters travel in it."""
+def stream_of(source: DataFrame, context: Context) -> tuple[DataFrame, int]:
+    """The stream of a pipeline, and how many kinds of letters travel in it: for each of them Spark reads the source once more."""
     steps = list(enumerate(context.pipeline.steps))[: split_at(context.pipeline.steps)]
     outcome = apply_steps(source, steps, context)
     if outcome.fatal:
@@ -99,12 +99,12 @@ def stream_of(source: DataFrame, context: Context) -> tuple[DataFrame, bool]:
         reason = "`fail` cannot stand before a step that remembers rows; use `dead-letter`, or put it behind that step"
         raise BraidError("PIPELINE_FAILED", pipeline=context.pipeline.name, step=step, reason=reason)
     if not outcome.letters:
-        return outcome.rows, False
+        return outcome.rows, 0
     rows = outcome.rows.select(F.struct("*").alias("row"), F.lit(None).cast(f"struct<{_as_fields(LETTER)}>").alias("letter"))
     kind = outcome.rows.schema
     for letters in outcome.letters:
         rows = rows.unionByName(letters.select(F.lit(None).cast(kind).alias("row"), F.struct("*").alias("letter")))
-    return rows, True
+    return rows, len(outcome.letters)
 
 
 def _as_fields(declared: str) -> str:

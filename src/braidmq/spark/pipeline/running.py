@@ -96,6 +96,8 @@ class Run:
         self._asked_to_stop = threading.Event()
         self._seen_batches: set[int] = set()
         self._reported_s = 0.0
+        self._scans = 1
+        """How often a batch reads each row of the source."""
         self.progress = Progress()
 
     def stop(self) -> None:
@@ -153,8 +155,9 @@ class Run:
     def _start_query(self) -> None:
         context = self._context
         source = attributed(context, "source", lambda: read_source(self._spark, context, stream=True))
-        stream, with_letters = stream_of(source, context)
-        job = BatchJob(context, self._query_name, with_letters, self._number)
+        stream, letters = stream_of(source, context)
+        self._scans = 1 + letters
+        job = BatchJob(context, self._query_name, letters > 0, self._number)
         SESSIONS[self._query_name] = self._spark
         writer = stream.writeStream.foreachBatch(job).queryName(self._query_name).option("checkpointLocation", checkpoint(context))
         if self._once:
@@ -210,7 +213,7 @@ class Run:
     def _note_progress(self) -> None:
         progress = self.progress
         for each in list(self._query.recentProgress) if self._query is not None else ():
-            number, rows = each["batchId"], each["numInputRows"]
+            number, rows = each["batchId"], each["numInputRows"] // self._scans
             if number in self._seen_batches or not rows:
                 continue
             self._seen_batches.add(number)
