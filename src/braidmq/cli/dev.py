@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -54,6 +52,8 @@ def register(commands: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    import json
+
     from braidmq.base.config import load_config
 
     config = load_config(given_flags(args), os.environ, args.config)
@@ -85,6 +85,8 @@ def _signals_set(ended: threading.Event) -> Iterator[None]:
 
 
 def _start_broker(stack: ExitStack, args: argparse.Namespace, folder: Path, ready_file: str | None) -> tuple[Child, Path]:
+    import tempfile
+
     from braidmq.cli.dev_processes import Child
 
     ready = Path(ready_file or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-dev-")), "ready.json"))

@@ -10,6 +10,7 @@ The object travels to the server where Spark is reached by Connect: it holds a d
 from __future__ import annotations
 
 from collections.abc import Sequence
+import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,6 +43,19 @@ class Result:
     """Rows by sink, of those sinks that can say."""
 
 
+def query_id(frame: DataFrame, query: str, checkpoint: str) -> str:
+    """The id of the query that a batch belongs to, which lives as long as its checkpoint."""
+    session = SESSIONS.get(query)
+    for active in session.streams.active if session is not None else ():
+        if active.name == query:
+            return str(active.id)
+    # By Connect a batch runs in another process, with a session that knows no queries. Spark wrote the id down before any batch.
+    found = frame.sparkSession.read.text(f"{checkpoint}/metadata").first()
+    if found is None:
+        raise BraidError("INTERNAL", reason=f"{checkpoint} does not say which query it belongs to")
+    return str(json.loads(found[0])["id"])
+
+
 @dataclass(frozen=True)
 class BatchJob:
     context: Context
@@ -54,17 +68,9 @@ class BatchJob:
     """Records that have a letter already, by topic, partition and offset."""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        writer = self._query_id(frame)
+        context = self.context
+        writer = query_id(frame, self.query, f"{context.path(context.pipeline.checkpoint)}/{context.pipeline.name}")
         self.process(frame, Batch(writer, number))
-
-    def _query_id(self, frame: DataFrame) -> str:
-        session = SESSIONS.get(self.query, frame.sparkSession)
-        for active in session.streams.active:
-            if active.name == self.query:
-                return active.id
-        raise BraidError(
-            "PIPELINE_FAILED", pipeline=self.context.pipeline.name, step="start", reason="the query is not known to Spark"
-        )
 
     def process(self, frame: DataFrame, batch: Batch, replacing: Replacing | None = None) -> Result:
         """Take one batch through the rest of the steps and into the sinks."""

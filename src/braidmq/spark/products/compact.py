@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
-from braidmq.spark.pipeline.batches import SESSIONS
+from braidmq.spark.pipeline.batches import SESSIONS, query_id
 from braidmq.spark.pipeline.definition import TableSink
 from braidmq.spark.pipeline.sinks.delta import DeltaSink
 from braidmq.spark.pipeline.sinks.sink import Batch, latest_per_key, writer_name
@@ -36,12 +36,13 @@ class CompactBatch:
     """What happens to a batch. It travels to the server where Spark is reached by Connect."""
 
     query: str
+    checkpoint: str
     table: str | None
     topic: str | None
     options: Mapping[str, str]
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        batch = Batch(self._query_id(frame), number)
+        batch = Batch(query_id(frame, self.query, self.checkpoint), number)
         latest = latest_per_key(frame.where("length(key) > 0"), ["key"]).persist()
         try:
             if self.table is not None:
@@ -51,13 +52,6 @@ class CompactBatch:
                 write_records(records, {**self.options, "topic": self.topic}, writer_name(batch, f"topic:{self.topic}"), number)
         finally:
             latest.unpersist()
-
-    def _query_id(self, frame: DataFrame) -> str:
-        session = SESSIONS.get(self.query, frame.sparkSession)
-        for active in session.streams.active:
-            if active.name == self.query:
-                return active.id
-        raise BraidError("INTERNAL", reason=f"the query {self.query} is not known to Spark")
 
 
 def compact(
@@ -84,7 +78,7 @@ def compact(
         .load()
     )
     SESSIONS[name] = spark
-    job = CompactBatch(name, table, to_topic, dict(options))
+    job = CompactBatch(name, checkpoint, table, to_topic, dict(options))
     writer = records.select(*_KEPT).writeStream.foreachBatch(job).option("checkpointLocation", checkpoint).queryName(name)
     if once:
         writer = writer.trigger(availableNow=True)
