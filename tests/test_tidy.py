@@ -28,7 +28,9 @@ MADE = {
     "results",
     "artefacts",
 }
-TEXT = {".py", ".pyx", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".json", ".service", ".html", ".css", ".js", ""}
+TEXT = {
+    ".py", ".pyx", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".json", ".service", ".html", ".css", ".js", "",
+}  # fmt: skip
 
 UNREFERENCED: dict[str, str] = {}
 """`path:name` of what nothing in the tree refers to, and who does."""

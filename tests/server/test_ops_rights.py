@@ -127,7 +127,7 @@ NO_TOPIC = {Op.CLUSTER_STATUS: {"admin", "reader"}, Op.GROUP_HEARTBEAT: {"admin"
 _THEIRS = (
     Op.PIPELINE_PUT, Op.PIPELINE_STEER, Op.PIPELINE_START, Op.PIPELINE_REPORT, Op.PIPELINE_END, Op.PIPELINE_REMOVE,
 )  # fmt: skip
-KNOWN = {Op.CANCEL_DELAYED: MAY[Rule.AUTHENTICATED], **dict.fromkeys(_THEIRS, {"admin", "writer"})}
+KNOWN = {Op.CANCEL_DELAYED: MAY[Rule.AUTHENTICATED], **{op: {"admin", "writer"} for op in _THEIRS}}
 """Which topic it is about is known only of a message that waits; and the pipeline is the writer's."""
 
 

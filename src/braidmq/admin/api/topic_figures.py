@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from braidmq.admin.api.topics import TopicQuery, open_log, topic_page
+from braidmq.admin.api.topics import TopicQuery, topic_page
+from braidmq.admin.looking import open_log
 from braidmq.admin.call import Call, Nothing
 from braidmq.broker.broker import Broker
 from braidmq.broker.group_lag import GroupLag
