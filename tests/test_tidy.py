@@ -29,7 +29,8 @@ MADE = {
     "artefacts",
 }
 TEXT = {
-    ".py", ".pyx", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".json", ".service", ".html", ".css", ".js", "",
+    ".py", ".pyx", ".pyi", ".c", ".h", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".json", ".service",
+    ".html", ".css", ".js", "",
 }  # fmt: skip
 
 UNREFERENCED: dict[str, str] = {}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from braidmq.admin.api.topics import TopicQuery, topic_page
-from braidmq.admin.looking import open_log
 from braidmq.admin.call import Call, Nothing
+from braidmq.admin.looking import open_log
 from braidmq.broker.broker import Broker
 from braidmq.broker.group_lag import GroupLag
 from braidmq.broker.pace import Pace
