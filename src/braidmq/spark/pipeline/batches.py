@@ -9,8 +9,8 @@ The object travels to the server where Spark is reached by Connect: it holds a d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
