@@ -169,8 +169,8 @@ def _run_query(args: argparse.Namespace, name: str, start: Callable[[SparkSessio
     try:
         while query.isActive and not ended.wait(_WATCH_S):
             for each in query.recentProgress:
-                if each["batchId"] > seen and each["numInputRows"]:
-                    seen, rows = each["batchId"], rows + each["numInputRows"]
+                if each["batchId"] > seen and each.numInputRows:
+                    seen, rows = each["batchId"], rows + each.numInputRows
             progress.update(rows)
     finally:
         progress.close()
@@ -180,7 +180,7 @@ def _run_query(args: argparse.Namespace, name: str, start: Callable[[SparkSessio
     fault = query.exception()
     if fault is not None:
         raise BraidError("PIPELINE_FAILED", pipeline=name, step="the stream", reason=str(fault).splitlines()[0])
-    rows += sum(each["numInputRows"] for each in query.recentProgress if each["batchId"] > seen)
+    rows += sum(each.numInputRows for each in query.recentProgress if each["batchId"] > seen)
     note(f"{'stopped' if ended.is_set() else 'finished'}: {rows:,} records")
     return Exit.OK
 

@@ -213,7 +213,7 @@ class Run:
     def _note_progress(self) -> None:
         progress = self.progress
         for each in list(self._query.recentProgress) if self._query is not None else ():
-            number, rows = each["batchId"], each["numInputRows"] // self._scans
+            number, rows = each["batchId"], each.numInputRows // self._scans
             if number in self._seen_batches or not rows:
                 continue
             self._seen_batches.add(number)
