@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DATA_DIR ?= ./data
 # Tests wait more than they compute, so there are more processes than cores. WORKERS=0 runs them in one, as a debugger wants it.
 WORKERS ?= 4
-PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+PYTEST = $(BIN)/python tools/run_tests.py $(WORKERS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-long lint bench docs clean

@@ -58,6 +58,16 @@ def _group(item: pytest.Function) -> str | None:
     return path.as_posix() if shares_module else None
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note what failed for `tools/run_tests.py`, under the name by which it can be asked for again."""
+    noted = os.environ.get("BRAID_TEST_FAILED_FILE")
+    if noted and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        name, at, group = report.nodeid.rpartition("@")
+        grouped = at and (group in SHARED_BY_FOLDER.values() or group.endswith(".py"))
+        with Path(noted).open("a") as file:
+            file.write((name if grouped else report.nodeid) + "\n")
+
+
 @pytest.fixture
 def rounds() -> Callable[[int, int], int]:
     """`rounds(short, full)`: how often to repeat a proof; `full` under `make test-long`."""
