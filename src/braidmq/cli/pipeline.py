@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from braidmq.cli import pipeline_run, ready_made
@@ -88,6 +87,8 @@ def _summary(each: flymq.PipelineSummary) -> dict[str, Any]:
 
 
 def _progress(report: bytes) -> dict[str, Any]:
+    import json
+
     found = json.loads(report) if report else {}
     return found if isinstance(found, dict) else {}
 
