@@ -37,6 +37,7 @@ SHARED_BY_FIXTURE = {"spark": "spark", "browser": "browser", "page": "browser"}
 """The same for tests elsewhere, by the fixture they take."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what has to run in one process (`--dist loadgroup`): tests with the same Spark session, browser, or module's fixture."""
     for item in items:

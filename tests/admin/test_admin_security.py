@@ -13,9 +13,10 @@ from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.security.rules import Rule
 
-MADE_UP = {"topic": "t", "group": "g", "name": "s", "version": "1", "id": "x-1", "user": "u", "role": "r",
-    "pattern": "p", "partition": "0",
-           "pipeline": "p"}  # fmt: skip
+MADE_UP = {
+    "topic": "t", "group": "g", "name": "s", "version": "1", "id": "x-1", "user": "u", "role": "r", "pattern": "p",
+    "partition": "0", "offset": "0", "pipeline": "p",
+}  # fmt: skip
 
 
 def _path(path: str) -> str:
@@ -54,7 +55,7 @@ def _body(name: str) -> object:
         "update_user": {}, "change_password": {"new_password": "p"}, "set_quota": {},
         "create_role": {"name": "r", "permissions": []},
         "update_role": {"permissions": []}, "set_acl": {}, "export_audit": {}, "reassign_partition": {"new_leader": "x"},
-        "steer_pipeline": {"desired": "stop"},
+        "steer_pipeline": {"desired": "stop"}, "retry_letter": {"value": "v"},
     }.get(name)  # fmt: skip
 
 

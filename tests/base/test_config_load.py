@@ -45,6 +45,7 @@ SAMPLES = {
     "quota_bytes_per_s": ("1MB", "2MB", "0"),
     "quota_requests_per_s": ("1", "2", "0"),
     "transaction_timeout_s": ("1s", "2s", "3s"),
+    "stage_timeout_s": ("1s", "2s", "3s"),
     "delay_max_s": ("1h", "2h", "3h"),
     "ttl_s": ("1h", "2h", "3h"),
     "dlq_attempts": ("1", "2", "5"),

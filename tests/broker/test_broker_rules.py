@@ -128,7 +128,7 @@ def test_properties_lie_over_the_defaults() -> None:
         "durability": "none", "segment_bytes": "5000", "segment_age_ms": "6", "retention_bytes": "0", "retention_age_ms": "8",
         "ttl_ms": "9", "compression": "gzip",
     }  # fmt: skip
-    others = {"schema", "schema_rule", "dlq_expired", "mask_fields"}
+    others = {"schema", "schema_rule", "dlq_expired", "mask_fields", "retention_hold", "retention_hold_bytes"}
     assert set(every) | others == set(PROPERTIES), "the others are no settings of a log"
     check_properties(every)
     expected = LogSettings(Level.NONE, 5000, 6, 0, 8, ttl_ms=9, compression="gzip")

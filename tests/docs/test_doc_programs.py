@@ -53,7 +53,7 @@ COMMANDS = [
     r"21\.5",
     r"acknowledged",
     r"GET /",
-    r"acknowledged",
+    r"1 message read by the broker",
 ]
 """For each `braid` of the README, in order, what it says."""
 

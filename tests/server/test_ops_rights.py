@@ -101,6 +101,10 @@ REQUESTS: dict[Op, flymq.Request] = {
         flymq.PipelineReport("theirs", 1),
         flymq.PipelineEnd("theirs", 1, "finished"),
         flymq.PipelineRemove("theirs"),
+        flymq.Document("status"),
+        flymq.BackupBegin(),
+        flymq.BackupRead("nobody's", "FORMAT", 0, 1),
+        flymq.BackupEnd("nobody's"),
     )
 }
 LEFT_OUT = {

@@ -40,13 +40,6 @@ TEST_CONFIG = {
 _counter = itertools.count()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables for processes that start Spark: where it is, which Python and Java it uses, nothing of who runs the tests."""

@@ -24,7 +24,7 @@ def test_the_session_is_ready_for_topics(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.sparkContext.master == "local[2]"
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "1", "config wins over what we set"
+    assert spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") == "1", "config wins over what we set"
     assert spark.sparkContext.uiWebUrl is None
 
 

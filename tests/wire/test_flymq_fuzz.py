@@ -53,6 +53,7 @@ SEVERAL_FORMS = {
     Op.PASSWORD_CHANGE,
     Op.ACL_SET,
     Op.REPLAY_DLQ,
+    Op.PIPELINE_START,
     # A name that is left out is an empty one.
     Op.LIST_SCHEMAS,
     Op.CLUSTER_METADATA,

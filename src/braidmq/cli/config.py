@@ -38,7 +38,7 @@ def run_show(args: argparse.Namespace) -> int:
         for setting in SETTINGS:
             value = getattr(config, setting.key)
             origin = config.origins[setting.key]
-            plain = [str(item) for item in value] if setting.kind.repeats else value
+            plain = [str(item) for item in value] if setting.kind.repeats else _plain(value)
             settings[setting.key] = {"value": plain, "source": origin.source, "name": origin.name}
         print_json({"settings": settings, "warnings": list(config.warnings)})
         return Exit.OK
@@ -50,6 +50,11 @@ def run_show(args: argparse.Namespace) -> int:
     for text in config.warnings:
         warn(text)
     return Exit.OK
+
+
+def _plain(value: object) -> object:
+    """What JSON has a form for stays what it is; the rest is as one would write it."""
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def run_check(args: argparse.Namespace) -> int:
