@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import hypothesis
 import pytest
 from proof_length import LONG, length
 from running_broker import RunningBroker, StartBroker
 from toolchain import compiler_exists
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 pytest_plugins = ["braidmq.testing.plugin"]
 """As users have it from the installed package; here also where the installed one is older than the tree."""
@@ -30,43 +32,38 @@ sys.dont_write_bytecode = False
 
 # --- processes
 
-TESTS = Path(__file__).parent
-SHARED_BY_FOLDER = {"spark": "spark", "console": "browser"}
-"""What all tests of a folder share, and there should be one of: a Spark session, a browser."""
-SHARED_BY_FIXTURE = {"spark": "spark", "browser": "browser", "page": "browser"}
-"""The same for tests elsewhere, by the fixture they take."""
+TOGETHER = ("tests/spark/pipeline/", "tests/spark/", "tests/console/")
+"""Folders whose tests share what takes long to start, a Spark session or a browser. They run in one process each, and first, because
+they take longest. All others stay together by file, for the fixtures of their modules."""
+
+
+def together(name: str) -> str:
+    """What has to run in the process that runs a test."""
+    return next((folder for folder in TOGETHER if name.startswith(folder)), name.partition("::")[0])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what has to run in one process (`--dist loadgroup`): tests with the same Spark session, browser, or module's fixture."""
-    for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
-            group = _group(item)
-            if group is not None:
-                item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: not together(item.nodeid).endswith("/"))
 
 
-def _group(item: pytest.Function) -> str | None:
-    for fixture in item.fixturenames:
-        if fixture in SHARED_BY_FIXTURE:
-            return SHARED_BY_FIXTURE[fixture]
-    path = item.path.relative_to(TESTS)
-    if path.parts[0] in SHARED_BY_FOLDER:
-        return SHARED_BY_FOLDER[path.parts[0]]
-    definitions = item._fixtureinfo.name2fixturedefs.values()
-    shares_module = any(definition.scope in ("class", "module") for [*_, definition] in definitions)
-    return path.as_posix() if shares_module else None
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
+class Scheduling(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return together(nodeid)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note what failed for `tools/run_tests.py`, under the name by which it can be asked for again."""
-    noted = os.environ.get("BRAID_TEST_FAILED_FILE")
+    """Note what failed for `tools/run_tests.py`."""
+    noted = os.environ.get("TEST_FAILED_FILE")
     if noted and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
-        name, at, group = report.nodeid.rpartition("@")
-        grouped = at and (group in SHARED_BY_FOLDER.values() or group.endswith(".py"))
         with Path(noted).open("a") as file:
-            file.write((name if grouped else report.nodeid) + "\n")
+            file.write(report.nodeid + "\n")
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ def main(workers: str, arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     with tempfile.TemporaryDirectory() as folder:
         failed = Path(folder, "failed")
-        command = [*pytest, "--numprocesses", workers, "--dist", "loadgroup", *arguments]
-        status = subprocess.run(command, env=os.environ | {"BRAID_TEST_FAILED_FILE": str(failed)}, check=False).returncode
+        command = [*pytest, "--numprocesses", workers, "--dist", "load", *arguments]
+        status = subprocess.run(command, env=os.environ | {"TEST_FAILED_FILE": str(failed)}, check=False).returncode
         names = sorted(set(failed.read_text().splitlines())) if failed.exists() else []
     if status != FAILED or workers == "0" or not 0 < len(names) <= ALONE_MAX:
         return status

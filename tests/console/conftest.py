@@ -44,7 +44,7 @@ def log_in(client: WebClient, name: str, password: str) -> str:
     return answer.headers["set-cookie"].partition(";")[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cookies(console: EmbeddedBroker) -> dict[str, str]:
     """Cookies of those who are logged in, by name."""
     assert console.service is not None
