@@ -33,8 +33,8 @@ sys.dont_write_bytecode = False
 # --- processes
 
 TOGETHER = ("tests/spark/pipeline/", "tests/spark/", "tests/console/")
-"""Folders whose tests share what takes long to start, a Spark session or a browser. They run in one process each, and first, because
-they take longest. All others stay together by file, for the fixtures of their modules."""
+"""Folders whose tests share what takes long to start, a Spark session or a browser. They run in one process each, and first,
+because they take longest. All others stay together by file, for the fixtures of their modules."""
 
 
 def together(name: str) -> str:
