@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -75,19 +75,40 @@ def no_errors(rows: int) -> pa.Array:
     return pa.nulls(rows, ERROR)
 
 
+UNFIT: Final = (ValueError, ArithmeticError, TypeError)
+"""What conversions raise about a value that a type cannot hold: Arrow's and Python's own. OverflowError is an ArithmeticError."""
+
+
 def row_by_row(values: pa.Array, kind: pa.DataType, decode: Callable[[bytes], object]) -> tuple[pa.Array, pa.Array]:
-    """The long way: `decode` returns a row as Python values, or raises ValueError."""
+    """The long way: `decode` returns a row as Python values, or raises one of `UNFIT`."""
     rows: list[object] = []
-    errors: list[str | None] = []
-    for value in values.to_pylist():
-        row, error = None, None
+    errors: dict[int, str] = {}
+    for number, value in enumerate(values.to_pylist()):
+        row = None
         if value is None:
-            error = "there is no value"
+            errors[number] = "there is no value"
         else:
             try:
                 row = decode(value)
-            except ValueError as fault:
-                error = str(fault) or type(fault).__name__
+            except UNFIT as fault:
+                errors[number] = str(fault) or type(fault).__name__
         rows.append(row)
-        errors.append(error)
-    return pa.array(rows, kind), pa.array(errors, ERROR)
+    return fitted(rows, errors, lambda some: pa.array(some, kind))
+
+
+def fitted(rows: list[Any], errors: dict[int, str], column: Callable[[list[Any]], pa.Array]) -> tuple[pa.Array, pa.Array]:
+    """Rows as a column, with their errors. Where a row holds something that its type cannot (a time in the year 300,000, a
+    decimal of too many digits), that row is an error, and the others are not."""
+    try:
+        data = column(rows)
+    except UNFIT:
+        for number, row in enumerate(rows):
+            try:
+                column([row])
+            except UNFIT as fault:
+                rows[number] = None
+                errors[number] = str(fault) or type(fault).__name__
+        data = column(rows)
+    if not errors:
+        return data, no_errors(len(rows))
+    return data, pa.array([errors.get(number) for number in range(len(rows))], ERROR)

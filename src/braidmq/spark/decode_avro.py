@@ -2,7 +2,7 @@
 
     int, long bigint    float, double double    boolean boolean    string, enum string    bytes, fixed binary
     record struct    array array    map map    a union of one type and null: that type    other unions: their JSON text
-    timestamp-millis, timestamp-micros timestamp    date date    decimal decimal
+    timestamp-millis, timestamp-micros timestamp    date date    decimal decimal, with more than 38 digits its text
 
 A record of numbers, strings and booleans (each of them possibly a union with null) is decoded by numpy, one field of all rows after
 the other: every row has a position in the bytes, and all positions move together. Other records go through fastavro row by row,
@@ -30,6 +30,8 @@ _LOGICAL: Final = {
     ("long", "timestamp-millis"): pa.timestamp("us", "UTC"), ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
     ("int", "date"): pa.date32(),
 }  # fmt: skip
+_DIGITS_MAX: Final = 38
+"""Of a decimal in Spark; one with more is its text."""
 
 
 def avro_decoder(definition: bytes) -> Decoder:
@@ -144,11 +146,14 @@ class _Walk:
         return self._column(self._fixed("<f8", 8, valid), pa.float64(), valid)
 
     def _float(self, valid: Any) -> pa.Array:
-        return self._column(self._fixed("<f4", 4, valid).astype(np.float64), pa.float64(), valid)
+        # Bytes of a row that has none here, or of a NaN that signals: no cause for a warning.
+        with np.errstate(invalid="ignore"):
+            wide = self._fixed("<f4", 4, valid).astype(np.float64)
+        return self._column(wide, pa.float64(), valid)
 
     def _boolean(self, valid: Any) -> pa.Array:
         found = self._fixed("u1", 1, valid)
-        self.bad |= found > 1
+        self.bad |= (found > 1) & (True if valid is None else valid)
         mask = None if valid is None else ~valid
         return pa.array(found == 1, pa.bool_(), mask=mask)
 
@@ -261,7 +266,8 @@ class _Shape:
             return (pa.string(), _text) if kind in above else self.of(self._named[kind], above)
         logical = schema.get("logicalType") if isinstance(schema, dict) else None
         if logical == "decimal":
-            return pa.decimal128(schema.get("precision", 38), schema.get("scale", 0)), _same
+            precision = schema.get("precision", _DIGITS_MAX)
+            return (pa.decimal128(precision, schema.get("scale", 0)), _same) if precision <= _DIGITS_MAX else (pa.string(), _plain)
         if (kind, str(logical)) in _LOGICAL:
             return _LOGICAL[kind, str(logical)], _same
         if logical is not None and kind in _FLAT:
@@ -299,6 +305,10 @@ class _Shape:
 
 def _same(found: Any) -> Any:
     return found
+
+
+def _plain(found: Any) -> str:
+    return str(found)
 
 
 def _text(found: Any) -> str | None:

@@ -5,6 +5,7 @@
     google.protobuf.Timestamp timestamp    a message within itself: its bytes
 
 A field that is not set and says so (a message, an optional field) is null; others have their default, as everywhere in Protobuf.
+A message that lacks a required field is an error.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from braidmq.base.limits import SCHEMA_ERRORS_MAX
 from braidmq.schemas.proto_runtime import runtime
 from braidmq.schemas.proto_schema import ProtobufSchema
-from braidmq.spark.decode import ERROR, no_errors
+from braidmq.spark.decode import fitted
 
 _SCALARS: Final = {
     1: pa.float64(), 2: pa.float64(), 3: pa.int64(), 4: pa.decimal128(20, 0), 5: pa.int32(), 6: pa.decimal128(20, 0), 7: pa.int64(),
@@ -24,6 +26,9 @@ _SCALARS: Final = {
 }  # fmt: skip
 _ENUM: Final = 14
 _MESSAGE: Final = 11
+_FIRST_S: Final = -62_135_596_800
+_LAST_S: Final = 253_402_300_799
+"""What a Timestamp may be, by its own definition: the years 1 to 9999."""
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
 Column = Callable[[list[Any]], pa.Array]
@@ -36,6 +41,7 @@ class ProtobufDecoder:
         self._message = runtime("message_factory").GetMessageClass(self._schema.descriptor)
         self._fault: type[Exception] = runtime("message").DecodeError
         self.type, self._column = _message(self._schema.descriptor, ())
+        self._requires = _requires(self._schema.descriptor, set())
 
     def __call__(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         make, fault = self._message.FromString, self._fault
@@ -47,10 +53,22 @@ class ProtobufDecoder:
             except (fault, TypeError) as error:
                 found.append(None)
                 errors[row] = "there is no value" if value is None else f"invalid Protobuf message: {error}"
-        data = self._column(found)
-        if not errors:
-            return data, no_errors(len(values))
-        return data, pa.array([errors.get(row) for row in range(len(values))], ERROR)
+        if self._requires:
+            for row, message in enumerate(found):
+                if message is not None and not message.IsInitialized():
+                    found[row] = None
+                    errors[row] = f"missing required field: {', '.join(message.FindInitializationErrors()[:SCHEMA_ERRORS_MAX])}"
+        return fitted(found, errors, self._column)
+
+
+def _requires(descriptor: Any, seen: set[str]) -> bool:
+    """Whether a message, or one within it, has fields that must be there: only the second version of the language has."""
+    if descriptor.full_name in seen:
+        return False
+    seen.add(descriptor.full_name)
+    return any(
+        field.is_required or (field.message_type is not None and _requires(field.message_type, seen)) for field in descriptor.fields
+    )
 
 
 def _message(descriptor: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Column]:
@@ -136,5 +154,8 @@ def _map(field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Column]:
 
 
 def _timestamps(found: list[Any]) -> pa.Array:
+    for one in found:
+        if one is not None and not (_FIRST_S <= one.seconds <= _LAST_S and 0 <= one.nanos < 1_000_000_000):
+            raise ValueError(f"a timestamp of {one.seconds} s and {one.nanos} ns is not between the years 1 and 9999")
     micros = [None if one is None else one.seconds * 1_000_000 + one.nanos // 1000 for one in found]
     return pa.array(micros, pa.timestamp("us", "UTC"))
