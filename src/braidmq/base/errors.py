@@ -211,6 +211,8 @@ _ROWS: Final = (
               "Set `failOnDataLoss` to false to go on without them, or keep more: a longer retention, or `holdRetention`."),
     ErrorSpec("TOPIC_REPLACED", "topic {topic} was {what} while a query was reading it", 410, 8,
               "Begin with a new checkpoint, or set `failOnDataLoss` to false to go on with what there is now."),
+    ErrorSpec("TABLE_NOT_FOLLOWED", "the table {table} cannot be followed: {reason}", 410, 8,
+              "Begin with a new checkpoint, which reads the table as it is now."),
     # --- raised in the client
     ErrorSpec("UNREACHABLE", "no broker answers at {servers}: {reason}", 503, 7, "Check the address, and that `braid serve` runs there.", True),
     ErrorSpec("CONNECTION_LOST", "the connection to {server} broke: {reason}", 503, 7,

@@ -57,7 +57,7 @@ def check_definition(reading: Reading) -> None:
 def _all(pipeline: Pipeline, folder: str) -> Iterator[Complaint]:
     assert isinstance(pipeline.source, Source)
     assert isinstance(pipeline.trigger, Trigger)
-    yield from _source(pipeline.source)
+    yield from _source(pipeline.source, folder)
     yield from _trigger(pipeline.trigger)
     yield from _steps(pipeline, pipeline.source, folder)
     yield from _sinks(pipeline, pipeline.source)
@@ -66,7 +66,7 @@ def _all(pipeline: Pipeline, folder: str) -> Iterator[Complaint]:
 # --- source and trigger
 
 
-def _source(source: Source) -> Iterator[Complaint]:
+def _source(source: Source, folder: str) -> Iterator[Complaint]:
     given = [name for name in ("topics", "table", "files") if getattr(source, name) is not None]
     if len(given) != 1:
         yield Complaint(f"has {' and '.join(given) or 'none'} of topics, table and files; one is needed", ("source",))
@@ -76,17 +76,41 @@ def _source(source: Source) -> Iterator[Complaint]:
     if source.format is not None and source.format not in allowed:
         known = f"; {kind} are {', '.join(allowed)}" if allowed else ""
         yield Complaint(f"{source.format} does not go with `{kind}`{known}", ("source", "format"))
+    followed = kind == "table" and source.format != "parquet"
+    """Whether its log is followed, which knows more than a folder does."""
     if kind != "topics":
+        allowed_too = ("starting", "max_records") if followed else ()
         for name, default in (("starting", "earliest"), ("since", None), ("group", None), ("max_records", None)):
-            if getattr(source, name) != default:
+            if getattr(source, name) != default and name not in allowed_too:
                 yield Complaint(f"`{name}` goes with `topics` only", ("source", name))
     elif source.since is not None and source.starting != "earliest":
         yield Complaint("`starting` and `since` exclude each other", ("source", "since"))
-    if kind == "table" and source.format != "parquet":
-        form = source.format or "delta"
-        yield Complaint(
-            f"a table is followed as a stream only with `format: parquet`; {form} tables can be joined", ("source", "table")
-        )
+    if followed:
+        yield from _followed(source, folder)
+        return
+    if source.catalog:
+        yield Complaint("only Iceberg has a catalog", ("source", "catalog"))
+    if source.skip_changes:
+        yield Complaint("only Delta and Iceberg tables know their changes", ("source", "skip_changes"))
+
+
+def _followed(source: Source, folder: str) -> Iterator[Complaint]:
+    form = source.format or "delta"
+    assert source.table is not None
+    if source.starting not in ("earliest", "latest"):
+        yield Complaint("a table is read from `earliest` or from `latest`", ("source", "starting"))
+    if source.options:
+        yield Complaint(f"a {form} table has no further options", ("source", "options"))
+    if form == "iceberg":
+        if "uri" not in source.catalog:
+            yield Complaint("an Iceberg table needs a `catalog` with its `uri`", ("source",))
+    else:
+        if source.catalog:
+            yield Complaint("only Iceberg has a catalog", ("source", "catalog"))
+        place = os.path.join(folder, source.table)
+        if "://" not in source.table and not os.path.exists(os.path.join(place, "_delta_log")):
+            yield Complaint(f"there is no delta table at {place}", ("source", "table"))
+    yield from _installed(form, ("source",))
 
 
 def _trigger(trigger: Trigger) -> Iterator[Complaint]:

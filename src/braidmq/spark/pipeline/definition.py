@@ -37,18 +37,26 @@ class Source(Section):
     """Where rows come from: topics, a table, or files that arrive in a folder."""
 
     topics: Sequence[str] | None = field_of(Many(Text()), "topics to read, of any protocol", None)
-    table: str | None = field_of(Text(), "folder of a table, whose files are followed", None)
+    table: str | None = field_of(Text(), "path (delta, parquet) or name (iceberg) of a table, whose new rows are followed", None)
     files: str | None = field_of(Text(), "folder or pattern of files", None)
     format: str | None = field_of(
-        Choice("delta", "iceberg", "parquet", "json", "csv"), "form of the table (`parquet`) or of the files (`json`)", None
+        Choice("delta", "iceberg", "parquet", "json", "csv"), "form of the table [`delta`] or of the files [`json`]", None
     )
     schema: str | None = field_of(
         Text(), "topics: name in the schema registry, decodes `value` into `data`; files: columns as SQL declares them", None
     )
-    starting: str | Mapping[str, Any] = field_of(Start(), "topics: where the first run begins", "earliest")
+    starting: str | Mapping[str, Any] = field_of(
+        Start(), "topics, delta, iceberg: where the first run begins; for tables `earliest` (all they hold) or `latest`", "earliest"
+    )
     since: int | str | None = field_of(Moment(), "topics: begin at this time on the first run", None)
     group: str | None = field_of(Text(), "topics: consumer group that shows position and lag [`pipeline-` and the name]", None)
-    max_records: int | None = field_of(Count(), "topics: most records in one batch", None)
+    max_records: int | None = field_of(
+        Count(), "topics: most records in one batch; delta, iceberg: about so many rows, by whole files", None
+    )
+    catalog: Mapping[str, str] = field_of(Pairs(Text(), 0), "iceberg: properties of the catalog, with `uri`", {})
+    skip_changes: bool = field_of(
+        Flag(), "delta, iceberg: pass over versions that change or remove rows, instead of failing at them", False
+    )
     options: Mapping[str, str] = field_of(Pairs(Text(), 0), "further options of the reader, as Spark takes them", {})
 
 

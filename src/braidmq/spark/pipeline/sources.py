@@ -1,7 +1,8 @@
 """Rows of topics, tables and files, as a stream or as what is there now.
 
-Delta and Iceberg need no jar: their logs say which Parquet files make up a table (delta-rs, pyiceberg), and Spark reads those. A
-folder of files is a stream of its own to Spark, which remembers what it has read.
+Delta and Iceberg need no jar: their logs say which Parquet files make up a table (delta-rs, pyiceberg), and Spark reads those. As a
+stream they are followed from version to version (`spark/tables`). A folder of files is a stream of its own to Spark, which
+remembers what it has read.
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ def read_source(spark: SparkSession, context: Context, *, stream: bool, bounds: 
     if source.files is not None:
         return _read_files(spark, context, stream)
     assert source.table is not None
-    path = context.path(source.table)
-    found = spark.read.options(**source.options).parquet(path)
-    return spark.readStream.schema(found.schema).options(**source.options).parquet(path) if stream else found
+    form = source.format or "delta"
+    if form == "parquet":
+        path = context.path(source.table)
+        found = spark.read.options(**source.options).parquet(path)
+        return spark.readStream.schema(found.schema).options(**source.options).parquet(path) if stream else found
+    if not stream:
+        return read_table(spark, context, source.table, form, source.catalog)
+    from braidmq.spark.tables.source import FORMAT, TableDataSource, table_options
+
+    spark.dataSource.register(TableDataSource)
+    path = source.table if form == "iceberg" else context.path(source.table)
+    return spark.readStream.format(FORMAT).options(**table_options(source, path)).load()
 
 
 def read_topics(
@@ -86,15 +96,9 @@ def read_table(spark: SparkSession, context: Context, name: str, form: str, cata
 
 
 def _read_delta(spark: SparkSession, path: str) -> DataFrame:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
+    from braidmq.spark.tables.delta_log import open_delta
 
-    try:
-        table = DeltaTable(path)
-    except TableNotFoundError:
-        raise BraidError("INVALID_ARGUMENT", reason=f"there is no Delta table at {path}") from None
-    if "deletionVectors" in (table.protocol().reader_features or []):
-        raise BraidError("INVALID_ARGUMENT", reason=f"the Delta table at {path} has deletion vectors, which cannot be read here")
+    table = open_delta(path)
     schema = _spark_schema(table.schema().to_arrow())
     files = table.file_uris()
     if not files:
