@@ -15,10 +15,11 @@ from braidmq.base.errors import BraidError
 from braidmq.cli.main import main
 from braidmq.client import sync
 from braidmq.client.sync import Client
+from braidmq.spark.pipeline.sinks.mirror import TIME_HEADER, prepare
 from braidmq.spark.products.archive import archive_definition, history, safe_name
-from braidmq.spark.products.compact import compact
+from braidmq.spark.products.compact import compact_definition
 from braidmq.spark.products.fields import kinds_in
-from braidmq.spark.products.mirror import mirror
+from braidmq.spark.products.mirror import mirror_definition, mirror_name
 from braidmq.spark.products.page import bars, page, table
 from braidmq.spark.products.profile import SLICES, Drift, FieldProfile, find_drift, profile, write_table
 from braidmq.spark.products.triage import cause_of, triage
@@ -169,61 +170,85 @@ def test_causes_forget_what_differs() -> None:
     assert cause_of("division by zero") != cause_of("key missing")
 
 
-# --- mirror
+# --- mirror and compact: pipelines like any other
+
+
+def run_once(spark: SparkSession, client: Client, folder: Path, text: str, variables: dict[str, str] | None = None) -> Any:
+    """As the commands do it with `--once`; how far the run came."""
+    from braidmq.spark.pipeline.checking import check_definition
+    from braidmq.spark.pipeline.context import context_of
+    from braidmq.spark.pipeline.reading import read_yaml
+    from braidmq.spark.pipeline.running import Run
+
+    reading = read_yaml(text, str(folder / "pipeline.yaml"), variables or {})
+    check_definition(reading)
+    assert not reading.problems, list(map(str, reading.problems))
+    run = Run(spark, context_of(reading, client.settings), reading, once=True, client=client, replace=True)
+    assert run.go() == "finished"
+    return run.progress
+
+
+def records_of(client: Client, name: str) -> list[Any]:
+    return [
+        record
+        for part in client.metadata(name).partitions
+        for record in client.fetch(name, part.partition, part.oldest).records
+    ]  # fmt: skip
 
 
 def test_a_mirror_copies_each_record_once(
-    spark: SparkSession, client: Client, options: dict[str, str], new_topic: NewTopic, checkpoint: str
+    spark: SparkSession, client: Client, braid: RunningBroker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic = new_topic(3, "mirrored")
+    text, variables = mirror_definition([topic], braid.address, prefix="copy.", options={"timeout": "50s"})
+    assert "50s" not in text, "how to reach the other broker is nothing that this one keeps"
 
     def copy() -> None:
-        query = mirror(spark, [topic], options, options, checkpoint=checkpoint, prefix="copy.", once=True)
-        assert query.awaitTermination(110)
-
-    def records(name: str) -> list[tuple[int, bytes | None, bytes, dict[str, bytes]]]:
-        found = []
-        for part in client.metadata(name).partitions:
-            found += [(r.partition, r.key, r.value, r.headers) for r in client.fetch(name, part.partition, part.oldest).records]
-        return found
+        run_once(spark, client, tmp_path, text, variables)
+        source, target = records_of(client, topic), records_of(client, f"copy.{topic}")
+        assert [(r.partition, r.key, r.value) for r in target] == [(r.partition, r.key, r.value) for r in source]
+        times = [int(r.headers[TIME_HEADER]) for r in target]
+        assert times == [int(r.headers.get(TIME_HEADER, r.timestamp)) for r in source], "the time of the original goes along"
+        assert [r.headers | {TIME_HEADER: b""} for r in target] == [r.headers | {TIME_HEADER: b""} for r in source]
 
     fill(client, topic, [b"value %d" % n for n in range(50)], keys=7)
     client.produce(topic, b"with headers", headers={"trace": b"1"})
+    client.produce(topic, b"mirrored before", headers={TIME_HEADER: b"1700000000000"})
     copy()
-    copy()
-    assert records(f"copy.{topic}") == records(topic)
     fill(client, topic, [b"more"], keys=1)
     copy()
-    assert records(f"copy.{topic}") == records(topic)
-    assert sum(part.lag for part in client.group.lag(f"mirror-{topic}", topic)) == 0
+    (shown,) = [each for each in client.pipeline.ls() if each.name == f"mirror-{topic}"]
+    assert (shown.state, json.loads(shown.progress)["lag"]) == ("stopped", 0)
+    assert [run.outcome for run in client.pipeline.show(shown.name).runs] == ["finished", "finished"]
 
 
 def test_a_mirror_refuses_itself_and_too_few_partitions(
-    spark: SparkSession, client: Client, options: dict[str, str], new_topic: NewTopic, checkpoint: str
+    spark: SparkSession, client: Client, braid: RunningBroker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic = new_topic(3)
     with pytest.raises(BraidError, match="needs a prefix"):
-        mirror(spark, [topic], options, options, checkpoint=checkpoint)
+        run_once(spark, client, tmp_path, mirror_definition([topic], braid.address)[0])
+    with pytest.raises(BraidError, match="PIPELINE_NOT_FOUND"):
+        client.pipeline.show(f"mirror-{topic}")
     client.create_topic(f"small.{topic}", 1)
+    here = {"servers": braid.address}
     with pytest.raises(BraidError, match="has 1 partitions"):
-        mirror(spark, [topic], options, options, checkpoint=checkpoint, prefix="small.")
-
-
-# --- compact
+        prepare([topic], here, here, "small.")
+    names = {mirror_name(["x" * 60 + end for end in (first, second)]) for first, second in ("ab", "ac")}
+    assert len(names) == 2 and all(len(name) == 100 for name in names)
 
 
 def test_compact_keeps_the_latest_of_each_key(
-    spark: SparkSession, client: Client, options: dict[str, str], new_topic: NewTopic, tmp_path: Path, checkpoint: str
+    spark: SparkSession, client: Client, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     from deltalake import DeltaTable
 
     topic, target = new_topic(2, "changes"), new_topic(1, "latest")
     path = str(tmp_path / "table")
+    text = compact_definition(topic, table=path, to_topic=target)
 
     def run() -> dict[bytes, bytes]:
-        query = compact(spark, topic, options, checkpoint=checkpoint, table=path, to_topic=target, once=True)
-        assert query.awaitTermination(110)
-        assert query.exception() is None
+        run_once(spark, client, tmp_path, text)
         rows = DeltaTable(path).to_pyarrow_table().to_pylist()
         assert len({row["key"] for row in rows}) == len(rows)
         return {row["key"]: row["value"] for row in rows}
@@ -231,33 +256,32 @@ def test_compact_keeps_the_latest_of_each_key(
     fill(client, topic, [b"%d" % n for n in range(30)], keys=5)
     fill(client, topic, [b"without key"])
     assert run() == {b"k%d" % n: b"%d" % (25 + n) for n in range(5)}
-    assert run() == {b"k%d" % n: b"%d" % (25 + n) for n in range(5)}
-    fill(client, topic, [b"new"], keys=1)
-    assert run()[b"k0"] == b"new"
+    client.produce(topic, b"new", key=b"k0", headers={"h": b"1"})
+    # A tombstone takes the key out of the table, also one that was never there; what comes after it is there again.
+    for key, value in ((b"k1", b""), (b"never", b""), (b"k2", b""), (b"k2", b"again")):
+        client.produce(topic, value, key=key)
+    latest = run()
+    assert latest == {b"k0": b"new", b"k2": b"again", b"k3": b"28", b"k4": b"29"}
     copied = client.fetch(target, 0, 0).records
-    assert len(copied) == 6
-    assert {record.key: record.value for record in copied} == run()
+    assert len(copied) == 5 + 4, "of each batch the last of each key, tombstones too"
+    rebuilt = {record.key: record.value for record in copied}
+    assert {key: value for key, value in rebuilt.items() if value} == latest
+    assert [record.headers for record in copied if record.value == b"new"] == [{"h": b"1"}]
     with pytest.raises(BraidError, match="into itself"):
-        compact(spark, topic, options, checkpoint=checkpoint, to_topic=topic)
+        compact_definition(topic, to_topic=topic)
     with pytest.raises(BraidError, match="needs a table"):
-        compact(spark, topic, options, checkpoint=checkpoint)
+        compact_definition(topic)
 
 
 # --- archive and history
 
 
-def archive_once(spark: SparkSession, topic: str, path: Path, server: str) -> None:
-    """As `braid pipeline archive --once` does it."""
-    from braidmq.spark.pipeline.context import Context
-    from braidmq.spark.pipeline.reading import read_yaml
-    from braidmq.spark.pipeline.running import Run
-
-    reading = read_yaml(archive_definition(topic, str(path / "table"), max_records=20), str(path / "archive.yaml"), {})
-    assert Run(spark, Context(reading.require(), str(path), server), reading, once=True).go() == "finished"
+def archive_once(spark: SparkSession, client: Client, topic: str, path: Path) -> None:
+    run_once(spark, client, path, archive_definition(topic, str(path / "table"), max_records=40))
 
 
 def test_history_has_neither_gap_nor_overlap(
-    spark: SparkSession, client: Client, braid: RunningBroker, options: dict[str, str], new_topic: NewTopic, tmp_path: Path
+    spark: SparkSession, client: Client, options: dict[str, str], new_topic: NewTopic, tmp_path: Path
 ) -> None:
     from deltalake import DeltaTable
 
@@ -273,11 +297,11 @@ def test_history_has_neither_gap_nor_overlap(
 
     fill(client, topic, [b"%d" % n for n in range(50)], keys=9)
     assert offsets() == everything(), "without an archive there is the topic alone"
-    archive_once(spark, topic, tmp_path, braid.address)
+    archive_once(spark, client, topic, tmp_path)
     assert DeltaTable(table).metadata().partition_columns == ["day"]
     fill(client, topic, [b"hot %d" % n for n in range(10)], keys=9)
     assert offsets() == everything()
-    archive_once(spark, topic, tmp_path, braid.address)
+    archive_once(spark, client, topic, tmp_path)
     assert offsets() == everything()
     DeltaTable(table).optimize.compact()
     assert offsets() == everything()
@@ -314,9 +338,16 @@ def test_the_commands_do_the_same(
     assert f'topics: ["{topic}"]' in braid_pipeline("archive", topic, "--print")
     braid_pipeline("archive", topic, "--once")
     assert history(topic, spark=spark, options={"servers": braid.address}).count() == 2
-    assert f"archive-{topic}" in braid_pipeline("ls")
-    braid_pipeline("mirror", topic, "--to", braid.address, "--prefix", "there.", "--once")
+    braid_pipeline("mirror", topic, "--to", braid.address, "--prefix", "there.", "--once", "--to-option", "timeout=50s")
     assert client.metadata(f"there.{topic}").records == 2
+    braid_pipeline("compact", topic, "--table", "lake/latest", "--once", "--checkpoint", "here")
+    assert Path("here", f"compact-{topic}").is_dir()
+    from deltalake import DeltaTable
+
+    assert [row["value"] for row in DeltaTable("lake/latest").to_pyarrow_table().to_pylist()] == [b'{"n": 2}']
+    listed = {line.split()[0]: line for line in braid_pipeline("ls").splitlines()}
+    for kind in ("archive", "mirror", "compact"):
+        assert " once " in listed[f"{kind}-{topic}"]
     figures = json.loads(braid_pipeline("profile", topic, "--html", "profile.html", "-o", "json"))
     assert {"section": "field", "name": "n", "metric": "kind_integer", "value": 2} in figures
     assert "<svg" in Path("profile.html").read_text()

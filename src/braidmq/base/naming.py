@@ -8,6 +8,9 @@ from typing import Final
 PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A pipeline's name is also part of a path and of a group's name."""
 
+DEAD_LETTER_ENDING: Final = ".dlq"
+"""What the topic of a topic's dead letters is called: its name, and this behind it."""
+
 
 def name_fault(name: str, bytes_max: int) -> str:
     """Why `name` cannot be a name, or ""."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from braidmq.base import limits
 from braidmq.base.key_ring import LoadKeys
+from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.broker.features import SecuritySettings
 from braidmq.log.partition import LogSettings
 
@@ -22,7 +23,7 @@ class BrokerSettings:
     transaction_timeout_s: float = 60.0
     stage_timeout_s: float = 3600.0
     delay_ms_max: int = 24 * 3600 * 1000
-    dlq_suffix: str = ".dlq"
+    dlq_suffix: str = DEAD_LETTER_ENDING
     dlq_attempts_max: int = 3
     dlq_retry_ms: int = 1000
     schema_strict: bool = False

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from braidmq.base.errors import BraidError
+from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.cli.connection import add_server_options, open_client
 from braidmq.cli.exits import Exit
 from braidmq.cli.parser import Subparsers, add_output_option, add_verb
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from braidmq.client.sync import Client
 
-_CHECKPOINTS: Final = "checkpoints"
-_WATCH_S: Final = 0.2
 
 
 def register(group: Subparsers) -> None:
@@ -32,8 +26,6 @@ def register(group: Subparsers) -> None:
     _add_topic(archive)
     archive.add_argument("--table", metavar="DIR", help="path of the table [archive/TOPIC]")
     archive.add_argument("--compact-every", type=int, default=20, metavar="N", help="join small files after so many batches [20]")
-    archive.add_argument("--print", dest="print_only", action="store_true", help="print the definition, and run nothing")
-    archive.add_argument("--replace", action="store_true", help="take over from a run that is under way")
     _add_trigger(archive)
 
     compact = add_verb(group, "compact", "Keep the latest record of each key, in a Delta table, a topic, or both.", run_compact)
@@ -76,10 +68,12 @@ def _add_topic(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", metavar="DIR", help=f"where Spark keeps how far it is [below {_CHECKPOINTS}]")
+    parser.add_argument("--checkpoint", metavar="DIR", help="folder for what Spark remembers [checkpoints]")
 
 
 def _add_trigger(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--print", dest="print_only", action="store_true", help="print the definition, and run nothing")
+    parser.add_argument("--replace", action="store_true", help="take over from a run that is under way")
     parser.add_argument("--once", action="store_true", help="take what is there, then end")
     parser.add_argument("--every", metavar="DURATION", help="at most one batch in this time, as `10 seconds`")
     _add_spark(parser)
@@ -92,97 +86,57 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
     add_server_options(parser)
 
 
-# --- a pipeline
+# --- pipelines
 
 
 def run_archive(args: argparse.Namespace) -> int:
-    from braidmq.cli.pipeline_run import run_definition
-    from braidmq.spark.pipeline.checking import check_definition
-    from braidmq.spark.pipeline.reading import read_yaml
-    from braidmq.spark.products.archive import archive_definition, safe_name
+    from braidmq.spark.products.archive import archive_definition
 
     text = archive_definition(args.topic, args.table, every=args.every, compact_every=args.compact_every)
-    if args.print_only:
-        print(text, end="")
-        return Exit.OK
-    # The definition stands where the command is run: there the table and the checkpoint are looked for.
-    reading = read_yaml(text, os.path.join(os.getcwd(), f"archive-{safe_name(args.topic)}.yaml"), {})
-    check_definition(reading)
-    reading.require()
-    with open_client(args) as client:
-        client.metadata(args.topic)
-        return run_definition(args, reading, client)
-
-
-# --- queries
+    return _run_pipeline(args, text, [args.topic], {})
 
 
 def run_compact(args: argparse.Namespace) -> int:
-    from braidmq.spark.products.archive import safe_name
-    from braidmq.spark.products.compact import compact
+    from braidmq.spark.products.compact import compact_definition
 
-    def start(spark: SparkSession, options: dict[str, str]) -> StreamingQuery:
-        checkpoint = args.checkpoint or os.path.join(_CHECKPOINTS, f"compact-{safe_name(args.topic)}")
-        return compact(
-            spark, args.topic, options, checkpoint=checkpoint, table=args.table, to_topic=args.to_topic,
-            once=args.once, every=args.every,
-        )  # fmt: skip
-
-    return _run_query(args, f"compact {args.topic}", start)
+    text = compact_definition(
+        args.topic, table=args.table, to_topic=args.to_topic, checkpoint=args.checkpoint, every=args.every
+    )
+    return _run_pipeline(args, text, [args.topic], {})
 
 
 def run_mirror(args: argparse.Namespace) -> int:
-    from braidmq.spark.products.archive import safe_name
-    from braidmq.spark.products.mirror import mirror
+    from braidmq.spark.products.mirror import mirror_definition
 
-    target = {"servers": args.to}
+    options: dict[str, str] = {}
     for each in args.to_option:
         key, equals, value = each.partition("=")
         if not equals:
             raise BraidError("INVALID_ARGUMENT", reason=f"--to-option {each!r} is not KEY=VALUE")
-        target[key] = value
-
-    def start(spark: SparkSession, options: dict[str, str]) -> StreamingQuery:
-        checkpoint = args.checkpoint or os.path.join(_CHECKPOINTS, f"mirror-{safe_name('-'.join(args.topics))}")
-        return mirror(
-            spark, args.topics, options, target, checkpoint=checkpoint, prefix=args.prefix, once=args.once, every=args.every
-        )
-
-    return _run_query(args, "mirror", start)
+        options[key] = value
+    text, variables = mirror_definition(
+        args.topics, args.to, prefix=args.prefix, options=options, checkpoint=args.checkpoint, every=args.every
+    )
+    return _run_pipeline(args, text, args.topics, variables)
 
 
-def _run_query(args: argparse.Namespace, name: str, start: Callable[[SparkSession, dict[str, str]], StreamingQuery]) -> int:
-    """Start a query and stay with it until it ends, or somebody ends it after its batch."""
-    from braidmq.cli.output import note
-    from braidmq.cli.pipeline_run import spark_session
-    from braidmq.cli.terminal import Progress
-    from braidmq.spark.pipeline.context import source_options
+def _run_pipeline(args: argparse.Namespace, text: str, topics: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run a definition of ours like one of the user's; `variables` stand in it for what the broker must not see."""
+    from braidmq.cli.pipeline_run import run_definition
+    from braidmq.spark.pipeline.checking import check_definition
+    from braidmq.spark.pipeline.reading import read_yaml
 
-    ended = threading.Event()
+    if args.print_only:
+        print(text, end="")
+        return Exit.OK
+    # The definition stands where the command is run: there tables and checkpoints are looked for.
+    reading = read_yaml(text, os.path.join(os.getcwd(), "pipeline.yaml"), variables)
+    check_definition(reading)
+    reading.require()
     with open_client(args) as client:
-        options = source_options(client.settings)
-    spark = spark_session(args, f"braid {name}", {})
-    previous = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    progress = Progress("records")
-    rows, seen = 0, -1
-    query = start(spark, options)
-    try:
-        while query.isActive and not ended.wait(_WATCH_S):
-            for each in query.recentProgress:
-                if each["batchId"] > seen and each.numInputRows:
-                    seen, rows = each["batchId"], rows + each.numInputRows
-            progress.update(rows)
-    finally:
-        progress.close()
-        query.stop()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    fault = query.exception()
-    if fault is not None:
-        raise BraidError("PIPELINE_FAILED", pipeline=name, step="the stream", reason=str(fault).splitlines()[0])
-    rows += sum(each.numInputRows for each in query.recentProgress if each["batchId"] > seen)
-    note(f"{'stopped' if ended.is_set() else 'finished'}: {rows:,} records")
-    return Exit.OK
+        for topic in topics:
+            client.metadata(topic)
+        return run_definition(args, reading, client)
 
 
 # --- reports
@@ -229,7 +183,7 @@ def run_triage(args: argparse.Namespace) -> int:
 
 
 def _require(client: Client, topic: str) -> None:
-    client.metadata(topic.removesuffix(".dlq"))
+    client.metadata(topic.removesuffix(DEAD_LETTER_ENDING))
 
 
 def _write_page(path: str | None, found: Any) -> None:

@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from braidmq.base.errors import BraidError
+from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.security.account_names import INTERNAL_PREFIX
 from braidmq.security.acls import Acl, AclTable
 from braidmq.security.roles import Permission, RoleTable
 from braidmq.security.rules import AUDIT_TEXTS, OPCODE_PERMISSIONS, Rule
 from braidmq.security.users import User, UserTable
 from braidmq.wire.flymq.opcodes import Op
-
-DEAD_LETTER_ENDING: Final = ".dlq"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from braidmq.base.errors import BraidError
+from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.client.models import Provenance, Record
 from braidmq.client.provenance import provenance
 from braidmq.client.reading import read_batches, record_maker
@@ -15,8 +16,6 @@ from braidmq.wire import flymq
 from .asking import Asker
 
 LIST_MAX: Final = 1000
-SUFFIX: Final = ".dlq"
-"""What a topic's dead letters are called, unless the broker is told otherwise."""
 
 
 class DeadLetters:
@@ -50,7 +49,7 @@ class DeadLetters:
     def show(self, topic: str, letter_id: str) -> tuple[Record, Provenance | None]:
         """One letter as it lies in the dead-letter topic, with where it came from and why it is there."""
         place = place_in((self.find(topic, letter_id)).id)
-        name = topic if topic.endswith(SUFFIX) else topic + SUFFIX
+        name = topic if topic.endswith(DEAD_LETTER_ENDING) else topic + DEAD_LETTER_ENDING
         record = self._record(name, *place) if place is not None else None
         if record is None:
             raise BraidError("MESSAGE_NOT_FOUND", id=letter_id)

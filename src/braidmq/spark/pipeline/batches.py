@@ -10,8 +10,9 @@ The object travels to the server where Spark is reached by Connect: it holds a d
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,12 +25,14 @@ from braidmq.spark.pipeline.letters import letter_records
 from braidmq.spark.pipeline.sinks import Batch, make_sink
 from braidmq.spark.pipeline.sinks.sink import Replacing, writer_name
 from braidmq.spark.pipeline.sinks.staging import write_records
+from braidmq.spark.pipeline.tracing import BatchSpan, batch_span
+
+logger = logging.getLogger("braidmq.pipeline")
 
 SESSIONS: Final[dict[str, SparkSession]] = {}
 """By the name of a query, the session that started it in this process. A batch has a session of its own, which knows no queries."""
 RESULTS: Final[dict[str, Result]] = {}
 """By the name of a query, what the batches of this process have come to."""
-DLQ_SUFFIX: Final = ".dlq"
 
 
 @dataclass
@@ -70,35 +73,56 @@ class BatchJob:
     def __call__(self, frame: DataFrame, number: int) -> None:
         context = self.context
         writer = query_id(frame, self.query, f"{context.path(context.pipeline.checkpoint)}/{context.pipeline.name}")
-        self.process(frame, Batch(writer, number))
+        result = self.process(frame, Batch(writer, number))
+        if self.run and self.query not in SESSIONS:
+            self._tell(result)
+
+    def _tell(self, result: Result) -> None:
+        """Leave the figures with the broker. By Connect a batch runs on the server, and the run that watches it elsewhere."""
+        name = self.context.pipeline.name
+        try:
+            with self.context.client() as client:
+                reports = client.pipeline.show(name).reports
+                last = json.loads(reports[-1].progress) if reports else {}
+                told = {**last, "counted": result.batch, "rejected": result.rejected, "written": result.written}
+                client.pipeline.report(name, self.run, json.dumps(told).encode())
+        except BraidError as fault:
+            # The batch is done; figures are not worth doing it again.
+            logger.warning("the figures of batch %d of %s could not be told: %s", result.batch, name, fault)
 
     def process(self, frame: DataFrame, batch: Batch, replacing: Replacing | None = None) -> Result:
         """Take one batch through the rest of the steps and into the sinks."""
+        frame.persist()
+        try:
+            with batch_span(self.context, self.run, batch, frame) as span:
+                return self._process(frame, replace(batch, traceparent=span.traceparent), replacing, span)
+        finally:
+            frame.unpersist()
+
+    def _process(self, frame: DataFrame, batch: Batch, replacing: Replacing | None, span: BatchSpan) -> Result:
         context = self.context
         rows, travelled = part(frame) if self.with_letters else (frame, None)
         steps = list(enumerate(context.pipeline.steps))
         first = split_at(context.pipeline.steps) if replacing is None else 0
-        frame.persist()
-        kept: list[DataFrame] = [frame]
+        outcome = apply_steps(rows, steps[first:], context)
+        letters = [*outcome.letters, *([travelled] if travelled is not None else [])]
+        kept = outcome.rows.persist() if outcome.rows is not frame else None
         try:
-            outcome = apply_steps(rows, steps[first:], context)
-            letters = [*outcome.letters, *([travelled] if travelled is not None else [])]
-            if outcome.rows is not frame:
-                kept.append(outcome.rows.persist())
             result = RESULTS.setdefault(self.query, Result())
             self._refuse_fatal(outcome)
-            self._bury(letters, batch, result)
+            span.rejected(self._bury(letters, batch, result))
             for wanted in context.pipeline.sinks:
                 sink = make_sink(wanted, context)
                 work = self._write(outcome, sink, batch, replacing)
                 taken = attributed(context, f"sink {sink.label}", work)
+                span.wrote(sink.label, taken)
                 if taken is not None:
                     result.written[sink.label] = result.written.get(sink.label, 0) + taken
             result.batch = batch.number
             return result
         finally:
-            for each in reversed(kept):
-                each.unpersist()
+            if kept is not None:
+                kept.unpersist()
 
     def _write(self, outcome: Outcome, sink: Any, batch: Batch, replacing: Replacing | None) -> Any:
         def work() -> int | None:
@@ -121,10 +145,10 @@ class BatchJob:
                 reason = f"{row['error']}; row: {row['row']}"
                 raise BraidError("PIPELINE_FAILED", pipeline=self.context.pipeline.name, step=step, reason=reason)
 
-    def _bury(self, frames: list[DataFrame], batch: Batch, result: Result) -> None:
-        """Letters of all steps into the topics of dead letters, once."""
+    def _bury(self, frames: list[DataFrame], batch: Batch, result: Result) -> int:
+        """Letters of all steps into the topics of dead letters, once; returns how many the batch has."""
         if not frames:
-            return
+            return 0
         letters = frames[0]
         for more in frames[1:]:
             letters = letters.unionByName(more)
@@ -135,12 +159,13 @@ class BatchJob:
         try:
             counted = {row["reason"]: row["count"] for row in letters.groupBy("reason").count().collect()}
             if counted:
-                records = letter_records(letters, self.context, DLQ_SUFFIX)
+                records = letter_records(letters, self.context)
                 writer = writer_name(batch, "letters")
                 attributed(
                     self.context, "dead letters", lambda: write_records(records, self.context.options(), writer, batch.number)
                 )
             for reason, count in counted.items():
                 result.rejected[reason] = result.rejected.get(reason, 0) + count
+            return sum(counted.values())
         finally:
             letters.unpersist()

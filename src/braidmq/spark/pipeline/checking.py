@@ -24,6 +24,7 @@ from braidmq.spark.pipeline.definition import (
     Deduplicate,
     Expectation,
     Join,
+    MirrorSink,
     Pipeline,
     PostgresSink,
     PythonStep,
@@ -41,7 +42,10 @@ from braidmq.spark.pipeline.sections import Section
 
 _RECORD: Final = ("topic", "partition", "offset", "key", "value")
 _STAR: Final = re.compile(r"(?<![\w.`)\]])\*(?!\s*[\w(])|input\.\*|(?<=select)\s*\*", re.IGNORECASE)
-_EXTRAS: Final = {"delta": ("deltalake", "spark"), "iceberg": ("pyiceberg", "iceberg"), "postgres": ("psycopg", "postgres")}
+_EXTRAS: Final = {
+    "delta": ("deltalake", "spark"), "iceberg": ("pyiceberg", "iceberg"), "postgres": ("psycopg", "postgres"),
+    "tracing": ("opentelemetry", "otel"),
+}  # fmt: skip
 _QUOTES: Final = "'\"`"
 
 
@@ -61,6 +65,8 @@ def _all(pipeline: Pipeline, folder: str) -> Iterator[Complaint]:
     yield from _trigger(pipeline.trigger)
     yield from _steps(pipeline, pipeline.source, folder)
     yield from _sinks(pipeline, pipeline.source)
+    if pipeline.tracing:
+        yield from _installed("tracing", ("tracing",))
 
 
 # --- source and trigger
@@ -300,6 +306,12 @@ def _sinks(pipeline: Pipeline, source: Source) -> Iterator[Complaint]:
                     yield Complaint(
                         f"writes to {sink.name}, which the pipeline reads: it would never end", (*path, "topic", "name")
                     )
+                if sink.latest and sink.key is None:
+                    yield Complaint("`latest` needs a `key`", (*path, "topic", "latest"))
+            case MirrorSink():
+                label = ("mirror", sink.servers)
+                if source.topics is None:
+                    yield Complaint("only topics can be mirrored", (*path, "mirror"))
             case PostgresSink():
                 label = ("postgres", sink.table)
                 yield from _installed("postgres", (*path, "postgres"))
@@ -317,6 +329,10 @@ def _table_sink(sink: TableSink, path: Path) -> Iterator[Complaint]:
         yield Complaint("rows of Parquet files cannot be replaced: `key` needs `format: delta` or `iceberg`", (*path, "key"))
     if sink.format != "delta" and sink.compact_every is not None:
         yield Complaint("only Delta tables are compacted", (*path, "compact_every"))
+    if sink.delete_when is not None:
+        if sink.format != "delta" or not sink.key:
+            yield Complaint("rows are deleted from Delta tables with a `key`", (*path, "delete_when"))
+        yield from _balanced(sink.delete_when, (*path, "delete_when"))
     if sink.format == "iceberg":
         if "uri" not in sink.catalog:
             yield Complaint("an Iceberg table needs a `catalog` with its `uri`", (*path, "catalog"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -22,6 +22,9 @@ from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.letters import LETTER
 from braidmq.spark.pipeline.sections import Section
 from braidmq.spark.pipeline.steps import Staged, apply_step, is_stateful, step_name
+
+
+_OURS: Final = "braidmq.base.errors.BraidError: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,10 @@ def attributed(context: Context, step: str, work: Callable[[], Any]) -> Any:
 
 
 def first_lines(text: str, most: int = 1000) -> str:
-    """What a long error begins with, without the plans and stacks that Spark adds."""
+    """What a long error begins with, without the plans and stacks that Spark adds; an error of ours inside it is what it is about."""
+    _, ours, said = text.partition(_OURS)
+    if ours:
+        return said.strip().splitlines()[0].strip()[:most]
     kept: list[str] = []
     for line in text.strip().splitlines():
         if line.startswith(("\tat ", "'", "+-", "JVM stacktrace", "Driver stacktrace", "== SQL")) or len(kept) >= 8:

@@ -174,6 +174,9 @@ class TableSink(Section):
     key: Sequence[str] | str = field_of(
         Many(Text(), 0), "delta, iceberg: columns that name a row; a row replaces the one before", ()
     )
+    delete_when: str | None = field_of(
+        Text(), "delta, with `key`: SQL condition; a row where it is true deletes the one with its key instead", None
+    )
     compact_every: int | None = field_of(Count(2), "delta: join small files after so many batches", None)
     catalog: Mapping[str, str] = field_of(Pairs(Text(), 0), "iceberg: properties of the catalog, with `uri`", {})
 
@@ -186,7 +189,21 @@ class TopicSink(Section):
     name: str = field_of(Text(), "topic to write to")
     key: str | None = field_of(Text(), "column that becomes the key", None)
     value: str | None = field_of(Text(), "column that becomes the value [all columns as a JSON object]", None)
+    headers: str | None = field_of(Text(), "column that becomes the headers, an array of key and value", None)
+    latest: bool = field_of(Flag(), "of the rows of a batch with the same `key` only the last", False)
     servers: str | None = field_of(Text(), "another broker [the pipeline's]", None)
+
+
+@dataclass(frozen=True)
+class MirrorSink(Section):
+    """The same topics of another broker, with records as they are: partition, key, value, headers and order."""
+
+    short: ClassVar[str] = "servers"
+    servers: str = field_of(Text(), "the other broker, as host:port")
+    prefix: str | None = field_of(Text(), "goes before the names of topics there", None)
+    options: Mapping[str, str] = field_of(
+        Pairs(Text(), 0), "how to reach it: options of the data source; take passwords from the environment as `${NAME}`", {}
+    )
 
 
 @dataclass(frozen=True)
@@ -207,7 +224,7 @@ class ConsoleSink(Section):
 
 
 SINKS: Final[dict[str, type[Section]]] = {
-    "table": TableSink, "topic": TopicSink, "postgres": PostgresSink, "console": ConsoleSink,
+    "table": TableSink, "topic": TopicSink, "mirror": MirrorSink, "postgres": PostgresSink, "console": ConsoleSink,
 }  # fmt: skip
 
 
@@ -238,6 +255,7 @@ class Pipeline(Section):
     dead_letters: str | None = field_of(
         Text(), "topic whose dead letters rows of tables and files become [none: they cannot become any]", None
     )
+    tracing: bool = field_of(Flag(), "make a span of each batch, with OpenTelemetry", False)
     spark: Mapping[str, str] = field_of(Pairs(Text(), 0), "settings of Spark, as `spark.sql.shuffle.partitions: 2`", {})
 
 

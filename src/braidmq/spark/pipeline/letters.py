@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import ERROR_TEXT_BYTES_MAX
+from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.log.attrs import (
     TAG_ERROR,
     TAG_FAILURES,
@@ -64,7 +65,7 @@ def letters_of(frame: DataFrame, reason: Column, error: Column, context: Context
     )  # fmt: skip
 
 
-def letter_records(letters: DataFrame, context: Context, suffix: str) -> DataFrame:
+def letter_records(letters: DataFrame, context: Context) -> DataFrame:
     """Letters as records of the dead-letter topics, ready to be written."""
     pipeline = context.pipeline.name
 
@@ -76,7 +77,7 @@ def letter_records(letters: DataFrame, context: Context, suffix: str) -> DataFra
             rows = batch.to_pylist()
             yield pa.RecordBatch.from_pydict(
                 {
-                    "topic": pa.array([row["topic"] + suffix for row in rows], pa.string()),
+                    "topic": pa.array([row["topic"] + DEAD_LETTER_ENDING for row in rows], pa.string()),
                     "key": batch.column("key"),
                     "value": batch.column("value"),
                     "attrs": pa.array([_attrs(row, pipeline, now_ms) for row in rows], pa.binary()),

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from braidmq.spark.pipeline.batches import DLQ_SUFFIX
+from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.spark.pipeline.compiling import attributed
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import Expectation, Validate
@@ -30,9 +30,8 @@ def plan(spark: SparkSession, context: Context) -> list[Stage]:
     source = context.source
     frame: DataFrame = attributed(context, "source", lambda: _with_schema(read_source(spark, context, stream=False)))
     stages = [Stage("source", _source_text(context), _columns(frame), [])]
-    letters_to = [
-        name + DLQ_SUFFIX for name in source.topics or ([context.pipeline.dead_letters] if context.pipeline.dead_letters else [])
-    ]
+    origins = source.topics or ([context.pipeline.dead_letters] if context.pipeline.dead_letters else [])
+    letters_to = [name + DEAD_LETTER_ENDING for name in origins]
     for index, step in enumerate(context.pipeline.steps):
         name = step_name(index, step)
         staged = attributed(context, name, lambda frame=frame, step=step, index=index: apply_step(frame, step, index, context))  # type: ignore[misc]

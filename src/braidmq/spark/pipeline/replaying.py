@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from braidmq.base.errors import BraidError
+from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.client.provenance import provenance
 from braidmq.client.sync import Client
 from braidmq.spark.pipeline.batches import BatchJob, Result
@@ -157,7 +158,7 @@ def _letters_there(client: Client, context: Context, spans: Sequence[Span]) -> l
     found = []
     topics = set(client.list_topics())
     for topic in dict.fromkeys(span.topic for span in spans):
-        dead = topic + ".dlq"
+        dead = topic + DEAD_LETTER_ENDING
         for part in client.metadata(dead).partitions if dead in topics else ():
             offset = part.oldest
             while offset < part.newest:

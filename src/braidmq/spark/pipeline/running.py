@@ -28,6 +28,7 @@ from braidmq.spark.pipeline.compiling import attributed, first_lines, stream_of
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import Trigger
 from braidmq.spark.pipeline.reading import Reading
+from braidmq.spark.pipeline.sinks import make_sink
 from braidmq.spark.pipeline.sources import read_source
 from braidmq.spark.progress import places_in
 
@@ -54,6 +55,8 @@ class Progress:
     lag: int | None = None
     """Records that the source holds and the pipeline has not read."""
     lag_ms: int | None = None
+    counted: int = -1
+    """The last batch that `rejected` and `written` tell of."""
     rejected: dict[str, int] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
 
@@ -109,6 +112,9 @@ class Run:
     def go(self) -> str:
         """Run; returns the outcome, `finished` or `stopped`. Raises PIPELINE_FAILED, with the step."""
         outcome, reason = "failed", "it ended without a word"
+        for each in self._context.pipeline.sinks:
+            # What is wrong with one of them is wrong before anything runs.
+            make_sink(each, self._context)
         self._begin()
         try:
             outcome = self._watch()
@@ -139,6 +145,7 @@ class Run:
         if self._client is None or not self._number:
             return
         name = self._context.pipeline.name
+        self._note_lag()
         try:
             level = "error" if outcome == "failed" else "info"
             self._client.pipeline.report(
@@ -223,7 +230,23 @@ class Run:
             self._move_group(each["sources"])
         result: Result | None = RESULTS.get(self._query_name)
         if result is not None:
-            progress.rejected, progress.written = dict(result.rejected), dict(result.written)
+            progress.counted, progress.rejected, progress.written = result.batch, dict(result.rejected), dict(result.written)
+        elif progress.batch > progress.counted:
+            self._ask_for_figures()
+
+    def _ask_for_figures(self) -> None:
+        """What the batches left with the broker, where they run in another process."""
+        if self._client is None or not self._number:
+            return
+        try:
+            reports = self._client.pipeline.show(self._context.pipeline.name).reports
+        except BraidError as fault:
+            logger.debug("the figures of the batches are not known: %s", fault)
+            return
+        found = [told for each in reports if (told := json.loads(each.progress)).get("counted", -1) > self.progress.counted]
+        if found:
+            progress, last = self.progress, found[-1]
+            progress.counted, progress.rejected, progress.written = last["counted"], last["rejected"], last["written"]
 
     def _move_group(self, sources: Any) -> None:
         """Show where the pipeline is: the source itself does so only when the next batch is planned."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
-from braidmq.client._sync.dead_letters import SUFFIX
+from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.client.provenance import provenance
 from braidmq.log.letter_id import place_in
 from braidmq.spark.products.page import bars, columns, heading, page, paragraph, short, table
@@ -137,7 +137,7 @@ class Triage:
 
 def triage(client: Client, topic: str) -> Triage:
     """Group the open dead letters of a topic by their cause."""
-    origin = topic.removesuffix(SUFFIX)
+    origin = topic.removesuffix(DEAD_LETTER_ENDING)
     causes: dict[tuple[str, str], Cause] = {}
     times: list[int] = []
     keep_every = 1
@@ -179,7 +179,7 @@ def _letters(client: Client, origin: str) -> Iterator[tuple[str, Record, Provena
             if place is not None:
                 wanted.setdefault(place[0], {})[place[1]] = letter
         for partition, offsets in wanted.items():
-            yield from _records(client, origin + SUFFIX, partition, offsets)
+            yield from _records(client, origin + DEAD_LETTER_ENDING, partition, offsets)
         after = ids[-1]
 
 

@@ -4,8 +4,8 @@ One commit of the table's log holds the files of a batch and the mark (writer, n
 application transaction. The mark is looked at before anything is written, because delta-rs records it and does not compare. A
 crash before the commit leaves files that the log does not name; after it, the batch is passed over when it comes again.
 
-With a `key` a batch is merged instead: a row replaces the one with the same key. That, and replacing what was made of a range of
-records, happens on the driver, with the batch in memory.
+With a `key` a batch is merged instead: a row replaces the one with the same key, or removes it where `delete_when` says so. That,
+and replacing what was made of a range of records, happens on the driver, with the batch in memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipeline.definition import TableSink
@@ -30,6 +31,8 @@ from braidmq.spark.pipeline.sinks.sink import (
     with_partitions,
     writer_name,
 )
+
+_DELETED: Final = "__deleted"
 
 logger = logging.getLogger("braidmq.pipeline")
 
@@ -104,14 +107,24 @@ class DeltaSink:
 
     def _merge(self, frame: DataFrame, writer: str, number: int) -> int:
         keys = list(self._definition.key)
-        rows = to_arrow(latest_per_key(frame, keys))
+        latest = latest_per_key(frame, keys)
+        delete_when = self._definition.delete_when
+        if delete_when is not None:
+            latest = latest.withColumn(_DELETED, F.expr(f"coalesce(({delete_when}), false)"))
+        rows = to_arrow(latest)
         table = self._table(frame)
         if rows.num_rows:
             same = " AND ".join(f't."{name}" = s."{name}"' for name in keys)
             merging = table.merge(
                 rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(writer, number)
             )
-            merging.when_matched_update_all().when_not_matched_insert_all().execute()
+            if delete_when is None:
+                merging = merging.when_matched_update_all().when_not_matched_insert_all()
+            else:
+                gone, stays = f's."{_DELETED}"', f'NOT s."{_DELETED}"'
+                merging = merging.when_matched_delete(gone).when_matched_update_all(stays, except_cols=[_DELETED])
+                merging = merging.when_not_matched_insert_all(stays, except_cols=[_DELETED])
+            merging.execute()
         return int(rows.num_rows)
 
     def replace(self, frame: DataFrame, batch: Batch, replacing: Replacing) -> int | None:

@@ -8,6 +8,7 @@ from braidmq.spark.pipeline.sections import Section
 from braidmq.spark.pipeline.sinks.console import ConsoleSink
 from braidmq.spark.pipeline.sinks.delta import DeltaSink
 from braidmq.spark.pipeline.sinks.iceberg import IcebergSink
+from braidmq.spark.pipeline.sinks.mirror import MirrorSink
 from braidmq.spark.pipeline.sinks.parquet import ParquetSink
 from braidmq.spark.pipeline.sinks.postgres import PostgresSink
 from braidmq.spark.pipeline.sinks.sink import Sink
@@ -24,6 +25,8 @@ def make_sink(wanted: Section, context: Context) -> Sink:
             return IcebergSink(wanted)
         case definition.TopicSink():
             return TopicSink(wanted, context)
+        case definition.MirrorSink():
+            return MirrorSink(wanted, context)
         case definition.PostgresSink():
             return PostgresSink(wanted)
         case definition.ConsoleSink():

@@ -27,6 +27,8 @@ class Batch:
     writer: str
     """Who writes: the id of the query, which lives as long as its checkpoint."""
     number: int
+    traceparent: bytes = b""
+    """What records of this batch carry, so that a trace goes on; empty where nobody traces."""
 
 
 @dataclass(frozen=True, slots=True)

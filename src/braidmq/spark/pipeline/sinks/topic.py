@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import TopicSink as Definition
 from braidmq.spark.pipeline.frames import quoted, require_columns
-from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, never, writer_name
+from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, latest_per_key, never, writer_name
 from braidmq.spark.pipeline.sinks.staging import write_records as write_records
 
 
@@ -22,24 +22,38 @@ class TopicSink:
 
     def write(self, frame: DataFrame, batch: Batch) -> int | None:
         options = {**self._context.options(self._definition.servers), "topic": self._definition.name}
-        return write_records(self._records(frame), options, writer_name(batch, self.label), batch.number)
+        return write_records(traced(self._records(frame), batch), options, writer_name(batch, self.label), batch.number)
 
     def _records(self, frame: DataFrame) -> DataFrame:
         """Key and value: the columns that are named, or all of them as JSON."""
-        key, value = self._definition.key, self._definition.value
-        require_columns(frame, [name for name in (key, value) if name is not None], self.label)
+        key, value, headers = self._definition.key, self._definition.value, self._definition.headers
+        require_columns(frame, [name for name in (key, value, headers) if name is not None], self.label)
+        if self._definition.latest and key is not None:
+            frame = latest_per_key(frame, [key])
         keys = _bytes(frame, key) if key is not None else F.lit(None).cast("binary")
         if value is not None:
             values = _bytes(frame, value)
         else:
             values = F.to_json(F.struct(*map(quoted, frame.columns)), {"ignoreNullFields": "false"}).cast("binary")
-        return frame.select(keys.alias("key"), values.alias("value"))
+        with_headers = [F.col(quoted(headers)).alias("headers")] if headers is not None else []
+        return frame.select(keys.alias("key"), values.alias("value"), *with_headers)
 
     def replace(self, frame: DataFrame, batch: Batch, replacing: Replacing) -> int | None:
         raise never(self.label, self.refuses(()))
 
     def refuses(self, columns: Sequence[str]) -> str:
         return f"{self.label} is a topic, and what a topic holds is never taken back"
+
+
+def traced(records: DataFrame, batch: Batch) -> DataFrame:
+    """Records with the context of their batch among the headers, in the place of the one that they came with."""
+    if not batch.traceparent:
+        return records
+    own = F.array(F.struct(F.lit("traceparent").alias("key"), F.lit(batch.traceparent).alias("value")))
+    if "headers" not in records.columns:
+        return records.withColumn("headers", own)
+    kept = F.expr("filter(headers, each -> each.key NOT IN ('traceparent', 'tracestate'))")
+    return records.withColumn("headers", F.concat(F.coalesce(kept, F.array().cast(records.schema["headers"].dataType)), own))
 
 
 def _bytes(frame: DataFrame, name: str) -> Column:
