@@ -8,31 +8,27 @@ from pathlib import Path
 import pytest
 from embedded_broker import EmbeddedBroker
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from span_memory import span_memory
 
 from braidmq.base.disk_real import RealDisk
 from braidmq.client.sync import connect
 from braidmq.client.trace_context import context_of, trace_headers
 
-_EXPORTER = InMemorySpanExporter()
-
 
 @pytest.fixture(scope="module")
 def tracer() -> trace.Tracer:
-    """A process has one provider, set once."""
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(_EXPORTER))
-    trace.set_tracer_provider(provider)
+    span_memory()
     return trace.get_tracer("test")
 
 
 @pytest.fixture
 def exported(tracer: trace.Tracer) -> Iterator[InMemorySpanExporter]:
-    _EXPORTER.clear()
-    yield _EXPORTER
-    _EXPORTER.clear()
+    memory = span_memory()
+    memory.clear()
+    yield memory
+    memory.clear()
 
 
 def _named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:

@@ -24,7 +24,7 @@ DEFINITION = """
 name: {name}
 source: {{topics: [{topic}], starting: earliest}}
 steps:
-  - validate: {{expect: [{{name: a-row, sql: "value IS NOT NULL"}}]}}
+  - validate: {{expect: [{{name: not-seven, sql: "cast(value AS string) != 'row 000007'"}}]}}
   - sql: SELECT cast(value AS string) AS text FROM input
 sinks:
   - topic: {topic}.clean
@@ -74,7 +74,9 @@ def main() -> None:
     reading = read_yaml(DEFINITION.format(name=args.topic, topic=args.topic), str(args.work / "pipeline.yaml"), {})
     with sync.connect(args.server) as client:
         context = Context(reading.require(), str(args.work), args.server)
-        outcome["pipeline"] = Run(spark, context, reading, once=True, client=client).go()
+        run = Run(spark, context, reading, once=True, client=client)
+        outcome["pipeline"] = run.go()
+        outcome |= {"rejected": run.progress.rejected, "written": run.progress.written}
     if not args.remote:
         # The driver is among them.
         outcome["executors"] = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from free_port import free_port
 from running_broker import RunningBroker
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ TEST_CONFIG = {
     "spark.log.level": "ERROR",
 }
 """What a session of tests sets; those that start sessions of their own, in other processes, use it too."""
+
+CONNECT_PORT = "spark.connect.grpc.binding.port"
 
 _counter = itertools.count()
 
@@ -68,7 +71,12 @@ def spark(spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFa
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(spark_environment)
-    config = TEST_CONFIG | {"spark.sql.warehouse.dir": str(work / "warehouse"), "spark.local.dir": str(work / "local")}
+    # The same JVM serves Spark Connect: starting another one for that would take longer than what is tested of it.
+    config = TEST_CONFIG | {
+        "spark.sql.warehouse.dir": str(work / "warehouse"), "spark.local.dir": str(work / "local"),
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1", CONNECT_PORT: str(free_port()),
+    }  # fmt: skip
     try:
         spark = session("braid tests", master="local[2]", config=config)
         try:
@@ -78,6 +86,12 @@ def spark(spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFa
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def connect_server(spark: SparkSession) -> str:
+    """The address of a Spark Connect server, for clients in processes of their own."""
+    return f"sc://127.0.0.1:{spark.sparkContext.getConf().get(CONNECT_PORT)}"
 
 
 def stop_spark(spark: SparkSession) -> None:

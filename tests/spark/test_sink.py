@@ -1,19 +1,17 @@
-"""Rows into topics: whatever dies, every row of the source is in the sink once, and the group is at the end."""
+"""Rows into topics: whatever dies, every row of the source is in the sink once, and the group is at the end.
+
+A driver that is killed between the publication and Spark's log: `pipeline/test_pipeline_command.py`, where one dies anyway.
+"""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import failing_source
 import pytest
-from failing_source import FailingSource
-from pyspark import cloudpickle
+from copying import PATIENCE_S, assert_each_once, copy, fill, lag_of, register_failing, values_of
 from pyspark.errors import PySparkException, StreamingQueryException
 from running_broker import RunningBroker, StartBroker
 
@@ -25,62 +23,13 @@ from braidmq.spark.source import BraidDataSource
 if TYPE_CHECKING:
     from conftest import NewTopic
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
-PATIENCE_S = 250
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
 def failing(spark: SparkSession) -> None:
-    """Workers do not know this directory, so the class travels as it is."""
-    cloudpickle.register_pickle_by_value(failing_source)
-    spark.dataSource.register(FailingSource)
-
-
-def fill(broker: RunningBroker, topic: str, begin: int, end: int) -> None:
-    with sync.connect(broker.address) as client, client.producer() as producer:
-        for number in range(begin, end):
-            key = b"k%d" % (number % 7) if number % 3 else None
-            producer.send(topic, b"%06d" % number, key=key, headers={"n": b"%d" % number})
-
-
-def copy(
-    spark: SparkSession, broker: RunningBroker, source: str, sink: str, checkpoint: str, accident: str = "", **options: Any
-) -> StreamingQuery:
-    reading = {"servers": broker.address, "subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 40}
-    stream = spark.readStream.format("braid").options(**reading, group=source, **options).load()
-    writer = stream.select("key", "value", "headers").writeStream.format("failing" if accident else "braid")
-    if accident:
-        writer = writer.option("accident", accident)
-    return (
-        writer.options(servers=broker.address, topic=sink, group=source)
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-
-
-def values_of(broker: RunningBroker, topic: str) -> Counter[bytes]:
-    """Every value that readers see."""
-    found: Counter[bytes] = Counter()
-    with sync.connect(broker.address) as client:
-        for part in client.metadata(topic).partitions:
-            at = part.oldest
-            while at < part.newest:
-                read = client.fetch(topic, part.partition, at, max_records=100_000)
-                found.update(record.value for record in read.records)
-                at = read.next_offset
-    return found
-
-
-def assert_each_once(broker: RunningBroker, topic: str, count: int) -> None:
-    assert values_of(broker, topic) == Counter(b"%06d" % number for number in range(count))
-
-
-def lag_of(broker: RunningBroker, group: str) -> int:
-    with sync.connect(broker.address) as client:
-        return client.group.show(group).lag
+    register_failing(spark)
 
 
 @pytest.mark.parametrize("accident", ["before-commit", "after-commit", "task"])
@@ -100,48 +49,6 @@ def test_an_accident_and_a_restart_leave_every_row_once(
     assert lag_of(braid, source) == 0
     with sync.connect(braid.address) as client:
         assert [epoch for epoch in client.stage.ls() if epoch.writer == str(query.id)] == [], "nothing is left over"
-
-
-DRIVER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from pyspark import cloudpickle
-import conftest, failing_source, test_sink
-from braidmq.spark import session
-
-class Broker:
-    address = sys.argv[2]
-
-cloudpickle.register_pickle_by_value(failing_source)
-spark = session("killed", master="local[1]", config=conftest.TEST_CONFIG | {"spark.sql.warehouse.dir": sys.argv[6] + "/warehouse"})
-spark.dataSource.register(failing_source.FailingSource)
-source, sink, checkpoint = sys.argv[3:6]
-test_sink.copy(spark, Broker, source, sink, checkpoint, "kill-jvm " + sys.argv[6] + "/happened").awaitTermination(100)
-"""
-
-
-@pytest.mark.usefixtures("failing")
-def test_a_driver_that_is_killed_after_it_published_goes_on_elsewhere(
-    spark: SparkSession, spark_environment: dict[str, str], braid: RunningBroker, new_topic: NewTopic, tmp_path: Path,
-    checkpoint: str,
-) -> None:  # fmt: skip
-    """A driver of its own is killed between the publication and Spark's log; this session takes over its checkpoint."""
-    source, sink = new_topic(1), new_topic(1)
-    fill(braid, source, 0, 60)
-    here = str(Path(__file__).parent)
-    command = [sys.executable, "-c", DRIVER, here, braid.address, source, sink, checkpoint, str(tmp_path)]
-    path = os.pathsep.join((here, str(Path(here).parent)))
-    silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    driver = subprocess.Popen(command, env=spark_environment | {"PYTHONPATH": path}, **silent)
-    try:
-        driver.wait(PATIENCE_S)
-    finally:
-        driver.kill()
-        driver.wait()
-    assert (tmp_path / "happened").exists(), "it never came so far"
-    assert sum(values_of(braid, sink).values()) == 40
-    assert copy(spark, braid, source, sink, checkpoint).awaitTermination(PATIENCE_S)
-    assert_each_once(braid, sink, 60)
 
 
 def test_a_broker_that_is_killed_in_a_batch_comes_back_and_every_row_is_there_once(

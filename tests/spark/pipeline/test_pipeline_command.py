@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from copying import assert_each_once, copy, fill, values_of
 from running_broker import RunningBroker
 
 from braidmq.client.sync import Client, connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).parents[3] / "docs/pipelines.md"
 PATIENCE_S = 240.0
@@ -42,23 +49,28 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 class Command:
-    """`braid pipeline run` in a process of its own."""
+    """`braid pipeline run` in a process of its own, with a query beside it that will kill it (`killed_driver.py`)."""
 
     def __init__(self, file: Path, server: str, environment: dict[str, str]) -> None:
         settings = [word for key, value in CONFIG.items() for word in ("--conf", f"{key}={value}")]
-        words = ["pipeline", "run", str(file), "--server", server, "--master", "local[2]", "--replace", *settings]
+        words = [str(file), "--server", server, "--master", "local[2]", "--replace", *settings]
         self.log = file.with_suffix(".log")
+        self._begin, self.happened, self.checkpoint = (file.with_name(name) for name in ("begin", "happened", "copied"))
+        query = [self._begin, server, "in", "out", self.checkpoint, self.happened]
+        here = Path(__file__).parent
+        path = os.pathsep.join(str(each) for each in (here.parent, here.parents[1]))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "braidmq", *words], cwd=file.parent, env=environment, stdout=log, stderr=log,
-                stdin=subprocess.DEVNULL, start_new_session=True,
+                [sys.executable, here / "killed_driver.py", *query, *words], cwd=file.parent,
+                env=environment | {"PYTHONPATH": path}, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
+
+    def die(self) -> None:
+        """Have the query begin that kills the driver, between its publication and Spark's log."""
+        self._begin.touch()
 
     def kill(self) -> None:
         """All of it, as the loss of a machine would: the driver, its JVM and its workers."""
-        import os
-        import signal
-
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
@@ -95,17 +107,23 @@ def values(client: Client, topic: str) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(900)
 def test_the_example_runs_is_steered_killed_and_goes_on(
-    broker: RunningBroker, tmp_path: Path, spark_environment: dict[str, str]
+    spark: SparkSession, broker: RunningBroker, tmp_path: Path, spark_environment: dict[str, str]
 ) -> None:
-    from deltalake import DeltaTable
+    """A driver is killed while it works, and after a query of its has published a batch that Spark has not noted yet. The broker
+    dies too, while nothing and then while something runs. The session of the tests goes on with both checkpoints."""
+    from braidmq.spark.pipeline.context import context_of
+    from braidmq.spark.pipeline.reading import read_file
+    from braidmq.spark.pipeline.running import Run
 
     (example,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     file = tmp_path / "orders.yaml"
     file.write_text(example)
 
     def rows() -> list[str]:
+        from deltalake import DeltaTable
+
         path = str(tmp_path / "lake/orders")
         return (
             DeltaTable(path).to_pyarrow_table(columns=["order_id"]).column("order_id").to_pylist()
@@ -116,7 +134,10 @@ def test_the_example_runs_is_steered_killed_and_goes_on(
     with connect(broker.address) as client:
         client.create_topic("orders", 2)
         client.create_topic("orders.clean", 2)
+        client.create_topic("in", 1)
+        client.create_topic("out", 1)
         client.schema.put("order", json.dumps(SCHEMA).encode())
+        fill(broker, "in", 0, 60)
         command = Command(file, broker.address, spark_environment)
         try:
             send(client, 0, 50)
@@ -129,13 +150,22 @@ def test_the_example_runs_is_steered_killed_and_goes_on(
             until(lambda: client.pipeline.show("orders").reports[-1].progress.find(b'"paused"') > 0, "the pause")
             send(client, 50, 50)
             client.pipeline.resume("orders")
-            # Killed while it works, somewhere.
-            until(lambda: len(rows()) >= 50 or client.pipeline.show("orders").events[-1].text == "running", "it to go on")
+            command.die()
+            until(command.happened.exists, "the accident")
+        finally:
             command.kill()
-            # The broker dies too, while nothing and then while something runs.
-            broker.kill()
-            broker.restart()
-            command = Command(file, broker.address, spark_environment)
+        broker.kill()
+        broker.restart()
+        assert sum(values_of(broker, "out").values()) == 40, "all of the batch that was published, and nothing else"
+        assert copy(spark, broker, "in", "out", str(command.checkpoint)).awaitTermination(PATIENCE_S)
+        assert_each_once(broker, "out", 60)
+
+        reading = read_file(str(file), {})
+        run = Run(spark, context_of(reading, client.settings), reading, client=client, replace=True)
+        outcomes: list[str] = []
+        runner = threading.Thread(target=lambda: outcomes.append(run.go()))
+        runner.start()
+        try:
             until(lambda: len(rows()) >= 90, "the rows of the next run")
             send(client, 100, 50)
             broker.kill()
@@ -144,9 +174,11 @@ def test_the_example_runs_is_steered_killed_and_goes_on(
             until(lambda: len(values(client, "orders.clean")) >= 135, "the records after the broker came back")
             until(lambda: sum(part.lag for part in client.group.lag("pipeline-orders", "orders")) == 0, "no lag")
             client.pipeline.stop("orders")
-            assert command.process.wait(PATIENCE_S) == 0, command.log.read_text()[-3000:]
+            runner.join(PATIENCE_S)
+            assert outcomes == ["stopped"]
         finally:
-            command.kill()
+            run.stop()
+            runner.join(PATIENCE_S)
         expected = sorted(f"o{n}" for n in range(150) if n % 10)
         assert sorted(rows()) == expected, "each row once"
         assert sorted(values(client, "orders.clean")) == expected, "each record once"

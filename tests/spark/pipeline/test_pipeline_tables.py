@@ -185,10 +185,10 @@ dead_letters: <topic>
     assert sorted((row["n"], row["twice"]) for row in lab.table("lake/twice")) == [(n, n * 2) for n in range(12)]
     lake.add(rows(99, 3))
     assert lab.once(text).rows == 3
-    assert lab.once(text).rows == 0
     assert sorted(row["n"] for row in lab.table("lake/twice")) == [*range(12), 99]
     letters = [json.loads(lab.client.dlq.show(lab.topic, each.id)[0].value)["n"] for each in lab.client.dlq.ls(lab.topic)]
     assert sorted(letters) == [100, 101], "what is rejected is a dead letter of the topic that the definition names"
-    lake.change()
-    with pytest.raises(BraidError, match="TABLE_NOT_FOLLOWED"):
-        lab.once(text)
+    if kind is DeltaLake:
+        lake.change()
+        with pytest.raises(BraidError, match=r"failed in the stream: TABLE_NOT_FOLLOWED: the table .*changes or removes rows"):
+            lab.once(text)

@@ -23,7 +23,6 @@ from braidmq.spark.pipeline.letters import LETTER
 from braidmq.spark.pipeline.sections import Section
 from braidmq.spark.pipeline.steps import Staged, apply_step, is_stateful, step_name
 
-
 _OURS: Final = "braidmq.base.errors.BraidError: "
 
 
@@ -81,7 +80,7 @@ def attributed(context: Context, step: str, work: Callable[[], Any]) -> Any:
 
 
 def first_lines(text: str, most: int = 1000) -> str:
-    """What a long error begins with, without the plans and stacks that Spark adds; an error of ours inside it is what it is about."""
+    """What a long error begins with, without the plans and stacks that Spark adds; where it holds an error of ours, that."""
     _, ours, said = text.partition(_OURS)
     if ours:
         return said.strip().splitlines()[0].strip()[:most]

@@ -1,0 +1,36 @@
+"""`braid pipeline run`, and beside it in the same Spark a query that kills all of it once it has published a batch.
+
+Words: a file that says when the query begins, broker, source, sink, checkpoint, a file that remembers the accident; then those of
+`braid pipeline run`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+from copying import copy, register_failing
+
+from braidmq.cli.main import main
+
+
+class Broker:
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+
+def die(begin: str, server: str, source: str, sink: str, checkpoint: str, happened: str) -> None:
+    from pyspark.sql import SparkSession
+
+    while not Path(begin).exists():
+        time.sleep(0.1)
+    spark = SparkSession.builder.getOrCreate()
+    register_failing(spark)
+    copy(spark, Broker(server), source, sink, checkpoint, f"kill-jvm {happened}").awaitTermination()
+
+
+if __name__ == "__main__":
+    threading.Thread(target=die, args=sys.argv[1:7], daemon=True).start()
+    sys.exit(main(["pipeline", "run", *sys.argv[7:]]))
