@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import socket
 import threading
 import time
 from pathlib import Path
@@ -16,14 +18,20 @@ from braidmq.admin.metrics.snapshot import Snapshot
 from braidmq.admin.metrics.table import BY_NAME, METRICS
 from braidmq.admin.metrics.text import scrape_text
 from braidmq.base import limits
+from braidmq.base.config import Listen
+from braidmq.base.config_keys import ApiKey
 from braidmq.base.disk_real import RealDisk
-from braidmq.base.figures import Histogram
+from braidmq.base.figures import OPERATIONS, Histogram
 from braidmq.client.blipmq import sync as blipmq
+from braidmq.client.fq import sync as fq
 from braidmq.client.sync import connect
+from braidmq.wire.blipmq import binary1
+from braidmq.wire.flymq import Op
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _PIPELINES = {name for name in BY_NAME if name.startswith("braid_pipeline_")}
 """There are none in a broker that runs no pipeline."""
+_LISTEN = tuple(Listen(protocol, "127.0.0.1", 0) for protocol in ("flymq", "blipmq", "fq"))
 _LINE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+|NaN)')
 
 
@@ -85,6 +93,64 @@ def test_every_metric_is_there_and_counts(standing: EmbeddedBroker) -> None:
     assert found["braid_ready"] == 1 and found["process_resident_memory_bytes"] > 1e6
     lag = web.get("/api/v1/consumer-groups/measured:behind").json
     assert lag["lag"] == 6
+
+
+def test_latency_is_measured_by_protocol_and_operation(tmp_path: Path) -> None:
+    """Everything that the reference names is measured, and nothing else."""
+    key = ApiKey("me", hashlib.sha256(b"a key").digest())
+    with EmbeddedBroker(RealDisk(), str(tmp_path / "data"), web=True, durability="os", listen=_LISTEN, blipmq_api_keys=(key,)) as broker:
+        with blipmq.connect(broker.server.addresses["blipmq"], client_id="m", api_key="a key") as client:
+            client.subscribe("b", qos=1)
+            for qos in (0, 1):
+                client.publish("b", b"the first of a topic goes the general way", qos=qos)
+                client.publish("b", b"this one does not", qos=qos)
+            client.flush()
+            for _ in range(4):
+                next(iter(client)).ack()
+            client.unsubscribe("b")
+        with fq.connect(broker.server.addresses["fq"], user="me") as client:
+            binding = client.bind("f")
+            client.publish("f", "r", b"p")
+            client.flush(confirm=True)
+            assert next(client).payload == b"p" and client.status()["msgs_in"] == 1
+            client.unbind(binding)
+        _older_framing(broker.server.addresses["blipmq"])
+        http = WebClient(broker.server.addresses["fq"], {"X-Fq-User": "me", "X-Fq-Route": "r", "X-Fq-Exchange": "f"})
+        assert http.post("/submit", b"over HTTP").status == 200 and http.get("/stats.json").status == 200
+        found = _scraped(broker)
+        counted = {
+            (labels["protocol"], labels["operation"]): value
+            for name, value in found.items()
+            if name.startswith("braid_request_seconds_count")
+            for labels in [dict(re.findall(r'(\w+)="([^"]*)"', name))]
+        }
+    named = {(protocol, operation) for protocol, operations in OPERATIONS.items() for operation in operations}
+    others = {pair for pair in counted if pair[0] != "flymq"}
+    assert others == named, others ^ named
+    assert [pair for pair in named if not counted[pair]] == []
+    opcodes = {op.name.lower() for op in Op} | {"unknown"}
+    assert {operation for protocol, operation in counted if protocol == "flymq"} <= opcodes
+    # What was pushed was pushed soon after it was written, and nothing takes less than no time.
+    assert 0 <= found['braid_request_seconds_sum{protocol="blipmq",operation="deliver"}'] < 60
+
+
+def _older_framing(address: str) -> None:
+    """HELLO, AUTH, PING, SUBSCRIBE and a POLL of the binary framing, each after the answer to the one before."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as peer:
+        file = peer.makefile("rb")
+
+        def ask(message: binary1.Message, correlation: int) -> binary1.Frame:
+            peer.sendall(binary1.encode(binary1.Frame(message, correlation)))
+            size = int.from_bytes(file.read(4))
+            return binary1.decode(memoryview(file.read(size)))
+
+        assert isinstance(ask(binary1.Hello(1), 1).message, binary1.Ack)
+        assert isinstance(ask(binary1.Auth(b"a key"), 2).message, binary1.Ack)
+        number = ask(binary1.Subscribe("b", 0), 3).message
+        assert isinstance(number, binary1.Ack)
+        peer.sendall(binary1.encode(binary1.Frame(binary1.Poll(number.subscription), 4)))
+        assert isinstance(ask(binary1.Ping(), 5).message, binary1.Pong)
 
 
 def test_the_lag_of_groups_is_a_metric(tmp_path: Path) -> None:

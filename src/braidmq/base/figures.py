@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 LATENCY_BOUNDS_S: Final = (
@@ -16,6 +17,41 @@ LATENCY_BOUNDS_S: Final = (
 )  # fmt: skip
 RECORD_BOUNDS: Final = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0, 100_000.0)
 _RATE_SECONDS: Final = 10.0
+
+# --- operations, as metrics name them
+PRODUCED: Final = "produce"
+PUBLISHED_QOS0: Final = "publish_qos0"
+PUBLISHED_QOS1: Final = "publish_qos1"
+PUBLISHED: Final = "publish"
+DELIVERED: Final = "deliver"
+"""From the write of a record until it was pushed."""
+
+INTAKE: Final = {"flymq": (PRODUCED,), "blipmq": (PUBLISHED_QOS0, PUBLISHED_QOS1), "fq": (PUBLISHED,)}
+"""How records come in, by protocol."""
+OPERATIONS: Final = {
+    "blipmq": {
+        PUBLISHED_QOS0: "messages without an answer, until they are as durable as their topic asks",
+        PUBLISHED_QOS1: "messages until their Ack; a run that has some of either QoS is one of these",
+        "login": "a key until its answer",
+        "subscribe": "Subscribe until its Ack",
+        "unsubscribe": "Unsubscribe until its Ack",
+        "ack": "a run of Acks until what they settle is settled",
+        "poll": "POLLs of the binary framing until what waits for them is sent",
+        "ping": "Ping until its Pong",
+        DELIVERED: "the newest message of a push, from its write until it was handed to the connection",
+    },
+    "fq": {
+        PUBLISHED: "messages of a data connection until they are as durable as their exchange asks",
+        "auth": "AUTH until its answer",
+        "bind": "BIND until its answer",
+        "unbind": "UNBIND until its answer",
+        "status": "STATUS until its answer",
+        "submit": "a message over HTTP until its answer",
+        "http": "any other request over HTTP",
+        DELIVERED: "the newest message of a push, from its write until it was handed to the connection",
+    },
+}
+"""All there are, by protocol, with what is measured. FlyMQ's are its opcodes, in small letters, and `unknown`."""
 
 
 class Histogram:
@@ -39,14 +75,18 @@ class Histogram:
 
     def quantile(self, part: float) -> float:
         """The value below which so great a part lies, as far as the bounds tell; 0 without observations."""
-        counts = self.counts[:]
-        wanted = part * sum(counts)
-        seen = 0
-        for count, bound in zip(counts, (*self.bounds, self.bounds[-1]), strict=True):
-            seen += count
-            if seen >= wanted and seen:
-                return bound
-        return 0.0
+        return quantile(self.counts[:], part, self.bounds)
+
+
+def quantile(counts: Sequence[int], part: float, bounds: tuple[float, ...] = LATENCY_BOUNDS_S) -> float:
+    """The same of counts by bound, such as the difference of two looks at a histogram."""
+    wanted = part * sum(counts)
+    seen = 0
+    for count, bound in zip(counts, (*bounds, bounds[-1]), strict=True):
+        seen += count
+        if seen >= wanted and seen:
+            return bound
+    return 0.0
 
 
 class Figures:
@@ -77,6 +117,16 @@ class Figures:
         found = self.requests.get((protocol, operation))
         if found is None:
             found = self.requests[protocol, operation] = Histogram()
+        return found
+
+    def latency_counts(self) -> dict[str, tuple[list[int], list[int]]]:
+        """By protocol, how many records or runs of them took how long to come in, and how many pushes to go out."""
+        found = {}
+        for protocol, intake in INTAKE.items():
+            taken = [self.request(protocol, operation).counts for operation in intake]
+            pushed = self.requests.get((protocol, DELIVERED))
+            none = [0] * len(taken[0])
+            found[protocol] = [sum(each) for each in zip(*taken, strict=True)], none if pushed is None else pushed.counts[:]
         return found
 
     def failed(self, code: str) -> None:

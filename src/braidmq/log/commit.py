@@ -254,6 +254,7 @@ class GroupCommit:
         self.dirty.clear()
         figures = self.figures
         records_before = figures.records
+        traced: list[tuple[PartitionLog, int, int]] | None = None if self.tracing is None else []
         began_s = self._clock.monotonic()
         for accumulator in dirty:
             partition: PartitionLog = accumulator.owner
@@ -267,6 +268,8 @@ class GroupCommit:
                 continue
             if not files:
                 continue
+            if traced is not None:
+                traced.append((partition, end_before, partition.log_end))
             if partition.counted:
                 figures.records += partition.log_end - end_before
                 figures.written_bytes += partition.written_bytes - bytes_before
@@ -277,7 +280,7 @@ class GroupCommit:
                 cycle.files.update(files)
                 cycle.names |= partition.take_names_to_sync()
                 continue
-            partition.advance(partition.log_end, segment, segment.size)
+            partition.advance(partition.log_end, segment, segment.size, began_s)
             cycle.written.append(partition)
             if len(files) > 1:
                 # A closed segment is synced at every level, so that recovery need not look behind its last checkpoint.
@@ -287,8 +290,8 @@ class GroupCommit:
             cycle.began_s = began_s
             took_s = self._clock.monotonic() - began_s
             figures.append_s.observe(took_s)
-            if self.tracing is not None:
-                cycle.append = self.tracing.append(took_s, figures.records - records_before, len(dirty), cycle.causes)
+            if self.tracing is not None and traced is not None:
+                cycle.append = self.tracing.append(took_s, figures.records - records_before, traced, cycle.causes)
         # Nobody is told before all of them are visible: what was written together is seen together.
         for partition in cycle.written:
             partition.tell_visible()
@@ -314,7 +317,7 @@ class GroupCommit:
                 continue
             fault = next((job.failed[file] for file in files if file in job.failed), None)
             if fault is None and partition.failure is None:
-                partition.advance(end, segment, position)
+                partition.advance(end, segment, position, cycle.began_s)
                 visible.append(partition)
                 continue
             error = partition.failure or partition.fail(f"sync failed: {fault}")

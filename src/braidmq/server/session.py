@@ -390,10 +390,16 @@ class Session(asyncio.BufferedProtocol, ABC):
         commit.cause(traced.context)
         return traced
 
+    def measured(self, operation: str) -> Callable[[], None]:
+        """Begin to measure an operation; what is returned is called at its end."""
+        histogram, monotonic = self.listener.measure(operation), self.broker.clock.monotonic
+        began_s = monotonic()
+        return lambda: histogram.observe(monotonic() - began_s)
+
     def _run_done(self, due: Due, cycle: Cycle, level: Level, began_s: float, traced: Traced | None) -> None:
         if traced is not None:
             traced.end(next((error.code for error in cycle.failures.values()), ""), answer_bytes=due.size)
-        self.listener.produced_s.observe(self.broker.clock.monotonic() - began_s)
+        (self.listener.produced_s if due.size else self.listener.unanswered_s).observe(self.broker.clock.monotonic() - began_s)
         if cycle.failures and level is not Level.NONE:
             due.answers = self.failed_run(due.answers, cycle.failures)
         self.settle(due)

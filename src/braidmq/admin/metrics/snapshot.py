@@ -18,13 +18,12 @@ import braidmq
 from braidmq import hot
 from braidmq.admin.looking import open_log, parts_of, subscribers
 from braidmq.base import limits
-from braidmq.base.figures import Histogram
+from braidmq.base.figures import PRODUCED, Histogram
 from braidmq.broker.broker import Broker
 from braidmq.broker.names import INTERNAL_PREFIX
 from braidmq.broker.pace import Pace
 from braidmq.broker.push.subscription import Counters
 from braidmq.server.app import BrokerServer
-from braidmq.server.listener import PRODUCED
 
 _LAG_SECONDS: Final = 10.0
 
