@@ -151,12 +151,11 @@ class FqSession(Session):
         due = self.due(b"")
         due.size = size
         self._due_bytes += size
-        began_s = self.broker.clock.monotonic()
         traced = None if self.broker.commit.tracing is None else self.traced_produce()
-        self.broker.commit.join(level, lambda cycle: self._committed(due, cycle, began_s, traced))
+        self.broker.commit.join(level, lambda cycle: self._committed(due, cycle, traced))
 
-    def _committed(self, due: Due, cycle: Cycle, began_s: float, traced: Traced | None) -> None:
-        self.listener.produced_s.observe(self.broker.clock.monotonic() - began_s)
+    def _committed(self, due: Due, cycle: Cycle, traced: Traced | None) -> None:
+        self.listener.produced_s.observe(cycle.done_s - cycle.joined_s)
         if traced is not None:
             traced.end(next((error.code for error in cycle.failures.values()), ""), message_bytes=due.size)
         for log in cycle.failures:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import braidmq
 from braidmq import hot
-from braidmq.admin.looking import open_log, parts_of, subscribers
+from braidmq.admin.looking import open_logs, parts_of, subscribers
 from braidmq.base import limits
 from braidmq.base.figures import PRODUCED, Histogram
 from braidmq.broker.broker import Broker
@@ -86,8 +86,7 @@ class MetricsReader:
         for topic in topics:
             records = read = size = 0
             partitions += topic.partitions
-            for number in range(topic.partitions):
-                log = await open_log(broker, topic, number, pace)
+            for number, log in enumerate(await open_logs(broker, topic, pace)):
                 if log is None:
                     continue
                 records += log.high_watermark
@@ -108,10 +107,9 @@ class MetricsReader:
             rows.sort(reverse=True)
             shown = rows[: limits.METRIC_TOPICS_MAX]
         found.put("braid_topics_not_shown", len(rows) - len(shown))
-        for size, name, records, read in shown:
-            found.put("braid_topic_bytes", size, name)
-            found.put("braid_topic_records_total", records, name)
-            found.put("braid_topic_read_records_total", read, name)
+        found.values["braid_topic_bytes"] = {(name,): size for size, name, _, _ in shown}
+        found.values["braid_topic_records_total"] = {(name,): records for _, name, records, _ in shown}
+        found.values["braid_topic_read_records_total"] = {(name,): read for _, name, _, read in shown}
         return read_only
 
     def _traffic(self, found: Snapshot, broker: Broker) -> None:
