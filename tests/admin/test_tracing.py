@@ -137,8 +137,8 @@ def test_an_fq_message_has_no_headers_and_is_followed_by_its_write(tmp_path: Pat
         client.publish("f", "r", b"p")
         client.flush(confirm=True)
         assert next(client).payload == b"p"
-        written = _written(exported, "fq")
-        _linked(exported, "braid.deliver", written, **{"network.protocol.name": "fq", "messaging.destination.name": "f"})
+    written = _written(exported, "fq")
+    _linked(exported, "braid.deliver", written, **{"network.protocol.name": "fq", "messaging.destination.name": "f"})
 
 
 def test_rows_are_linked_to_the_contexts_of_their_records_only(

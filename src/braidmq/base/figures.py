@@ -1,15 +1,15 @@
 """What a broker counts about itself, for metrics and for people who look.
 
 Counting must cost next to nothing, so it happens once a batch, a run of requests or a sync, never once a message; what
-partitions, sessions and subscriptions count anyway is read from there. A histogram has one writer and may be read from another
-thread at any time: a reader may see it one observation behind, never torn.
+partitions, sessions and subscriptions count anyway is read from there. To observe is to append to a list. What lies there is sorted
+into its bounds, all at once, by whoever looks at the histogram, and by `fold` now and then, so that it does not grow.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 LATENCY_BOUNDS_S: Final = (
@@ -57,25 +57,56 @@ OPERATIONS: Final = {
 class Histogram:
     """Observations, counted by upper bound."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("_counts", "_folding", "_fresh", "_total", "bounds", "observe")
 
     def __init__(self, bounds: tuple[float, ...] = LATENCY_BOUNDS_S) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        """How many lie up to each bound and above the one before; the last are above all of them."""
-        self.total = 0.0
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+        self._fresh: list[float] = []
+        self._folding = threading.Lock()
+        self.observe: Callable[[float], None] = self._fresh.append
+        """Takes a value, on any thread."""
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def fold(self) -> None:
+        """Sort what was observed into the bounds."""
+        if not self._fresh:
+            return
+        import numpy as np
+
+        with self._folding:
+            values = self._fresh[:]
+            # Whatever is appended meanwhile stays.
+            del self._fresh[: len(values)]
+            places = np.searchsorted(self.bounds, values, side="left")
+            found = np.bincount(places, minlength=len(self._counts)).tolist()
+            self._counts = [before + more for before, more in zip(self._counts, found, strict=True)]
+            self._total += sum(values)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many lie up to each bound and above the one before; the last are above all of them. The list does not change."""
+        self.fold()
+        return self._counts
+
+    @property
+    def total(self) -> float:
+        self.fold()
+        return self._total
 
     @property
     def count(self) -> int:
         return sum(self.counts)
 
+    def copy(self) -> Histogram:
+        found = Histogram(self.bounds)
+        with self._folding:
+            found._counts, found._total, found._fresh[:] = self._counts, self._total, self._fresh
+        return found
+
     def quantile(self, part: float) -> float:
         """The value below which so great a part lies, as far as the bounds tell; 0 without observations."""
-        return quantile(self.counts[:], part, self.bounds)
+        return quantile(self.counts, part, self.bounds)
 
 
 def quantile(counts: Sequence[int], part: float, bounds: tuple[float, ...] = LATENCY_BOUNDS_S) -> float:
@@ -126,8 +157,13 @@ class Figures:
             taken = [self.request(protocol, operation).counts for operation in intake]
             pushed = self.requests.get((protocol, DELIVERED))
             none = [0] * len(taken[0])
-            found[protocol] = [sum(each) for each in zip(*taken, strict=True)], none if pushed is None else pushed.counts[:]
+            found[protocol] = [sum(each) for each in zip(*taken, strict=True)], none if pushed is None else pushed.counts
         return found
+
+    def fold(self) -> None:
+        """Let no histogram grow, whether anybody looks or not."""
+        for histogram in (self.batch_records, self.commit_s, self.sync_s, self.append_s, *self.requests.values()):
+            histogram.fold()
 
     def failed(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1

@@ -1,7 +1,7 @@
 """A broker in a thread of the test's own process, and the few calls that most tests need.
 
-The engine, the files and the sockets are the real ones. What differs from `braid serve`: asyncio's own event loop in place of uvloop,
-because its time can be moved; durability `os`, and nothing is synced, because a test directory need not survive the loss of
+The engine, the files and the sockets are the real ones. What differs from `braid serve`: the event loop is asyncio's own, because
+its time can be moved; durability `os`, and nothing is synced, because a test directory need not survive the loss of
 power; free ports. Whoever asks for durability `fsync` gets it, with all syncs.
 """
 

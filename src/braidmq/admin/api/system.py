@@ -214,7 +214,7 @@ class Counts:
 
     @classmethod
     def of(cls, figures: BrokerFigures) -> Counts:
-        return cls(figures.latency_counts(), figures.commit_s.counts[:], figures.sync_s.counts[:])
+        return cls(figures.latency_counts(), figures.commit_s.counts, figures.sync_s.counts)
 
     def since(self, before: Counts) -> Counts:
         protocols = {

@@ -117,11 +117,11 @@ class MetricsReader:
         found.put("braid_records_in_total", figures.records)
         found.put("braid_log_written_bytes_total", figures.written_bytes)
         for (protocol, operation), histogram in figures.requests.items():
-            found.put("braid_request_seconds", _copied(histogram), protocol, operation)
-        found.put("braid_commit_seconds", _copied(figures.commit_s))
-        found.put("braid_append_seconds", _copied(figures.append_s))
-        found.put("braid_fsync_seconds", _copied(figures.sync_s))
-        found.put("braid_batch_records", _copied(figures.batch_records))
+            found.put("braid_request_seconds", histogram.copy(), protocol, operation)
+        found.put("braid_commit_seconds", figures.commit_s.copy())
+        found.put("braid_append_seconds", figures.append_s.copy())
+        found.put("braid_fsync_seconds", figures.sync_s.copy())
+        found.put("braid_batch_records", figures.batch_records.copy())
         for code, count in figures.errors.items():
             found.put("braid_errors_total", count, code)
         found.put("braid_auth_failures_total", figures.auth_failures)
@@ -216,12 +216,6 @@ def _sum(counts: Any) -> float:
     """Of a report, which anybody may have written."""
     values = counts.values() if isinstance(counts, dict) else ()
     return sum(value for value in values if isinstance(value, (int, float)))
-
-
-def _copied(histogram: Histogram) -> Histogram:
-    copy = Histogram(histogram.bounds)
-    copy.counts, copy.total = histogram.counts[:], histogram.total
-    return copy
 
 
 def _resident_bytes(peak_kib: int) -> int:
