@@ -27,6 +27,7 @@ from braidmq.base.config_flymq import ABSENT, ALIASES, TLS_ENABLED_ENV, TLS_ENAB
 from braidmq.base.config_kinds import show_size  # noqa: E402
 from braidmq.base.config_settings import OTHER_VARIABLES, SETTINGS  # noqa: E402
 from braidmq.base.errors import ERRORS  # noqa: E402
+from braidmq.base.figures import OPERATIONS  # noqa: E402
 from braidmq.cli.exits import MEANINGS  # noqa: E402
 from braidmq.cli.parser import build_parser  # noqa: E402
 from braidmq.cli.tree import Node, Option, command_tree  # noqa: E402
@@ -262,6 +263,13 @@ What the metrics port answers at `/metrics`, and the admin API at `/api/v1/metri
 those of topics, which are offsets. Topics and groups beyond the limits in [limits.md](limits.md) have none of their own.
 """
 
+OPERATIONS_INTRO = """
+## Operations
+
+The values of the label `operation` of `braid_request_seconds`. FlyMQ's are its [opcodes](../protocols/flymq.md) in small letters,
+such as `produce` and `fetch_batches`, and `unknown` for what is none. Those of the other protocols:
+"""
+
 REST_INTRO = """
 Every endpoint of the admin API. The same as an OpenAPI 3.1 document, with every field: `/api/v1/openapi.json` on the admin port.
 How to use it: [admin API](../admin-api.md).
@@ -273,6 +281,9 @@ def metrics_page() -> str:
     lines += prose(METRICS_INTRO)
     rows = [[code(each.name), each.kind, ", ".join(map(code, each.labels)), each.doc] for each in METRICS]
     lines += table(["Metric", "Kind", "Labels", "Meaning"], rows)
+    lines += prose(OPERATIONS_INTRO)
+    rows = [[protocol, code(name), doc] for protocol, named in OPERATIONS.items() for name, doc in named.items()]
+    lines += table(["Protocol", "Operation", "What is measured"], rows)
     return "\n".join(lines)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import re
+import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,14 +20,22 @@ from braidmq.admin.metrics.snapshot import Snapshot
 from braidmq.admin.metrics.table import BY_NAME, METRICS
 from braidmq.admin.metrics.text import scrape_text
 from braidmq.base import limits
+from braidmq.base.config import Listen
+from braidmq.base.config_keys import ApiKey
 from braidmq.base.disk_real import RealDisk
-from braidmq.base.figures import Histogram
+from braidmq.base.figures import OPERATIONS, Histogram
 from braidmq.client.blipmq import sync as blipmq
+from braidmq.client.fq import sync as fq
 from braidmq.client.sync import connect
+from braidmq.server.session import Session
+from braidmq.wire import flymq
+from braidmq.wire.blipmq import binary1
+from braidmq.wire.flymq import Op
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _PIPELINES = {name for name in BY_NAME if name.startswith("braid_pipeline_")}
 """There are none in a broker that runs no pipeline."""
+_LISTEN = tuple(Listen(protocol, "127.0.0.1", 0) for protocol in ("flymq", "blipmq", "fq"))
 _LINE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+|NaN)')
 
 
@@ -87,6 +99,65 @@ def test_every_metric_is_there_and_counts(standing: EmbeddedBroker) -> None:
     assert lag["lag"] == 6
 
 
+def test_latency_is_measured_by_protocol_and_operation(tmp_path: Path) -> None:
+    """Everything that the reference names is measured, and nothing else."""
+    key = ApiKey("me", hashlib.sha256(b"a key").digest())
+    settings = {"durability": "os", "listen": _LISTEN, "blipmq_api_keys": (key,)}
+    with EmbeddedBroker(RealDisk(), str(tmp_path / "data"), web=True, **settings) as broker:
+        with blipmq.connect(broker.server.addresses["blipmq"], client_id="m", api_key="a key") as client:
+            client.subscribe("b", qos=1)
+            for qos in (0, 1):
+                client.publish("b", b"the first of a topic goes the general way", qos=qos)
+                client.publish("b", b"this one does not", qos=qos)
+            client.flush()
+            for _ in range(4):
+                next(iter(client)).ack()
+            client.unsubscribe("b")
+        with fq.connect(broker.server.addresses["fq"], user="me") as client:
+            binding = client.bind("f")
+            client.publish("f", "r", b"p")
+            client.flush(confirm=True)
+            assert next(client).payload == b"p" and client.status()["msgs_in"] == 1
+            client.unbind(binding)
+        _older_framing(broker.server.addresses["blipmq"])
+        http = WebClient(broker.server.addresses["fq"], {"X-Fq-User": "me", "X-Fq-Route": "r", "X-Fq-Exchange": "f"})
+        assert http.post("/submit", b"over HTTP").status == 200 and http.get("/stats.json").status == 200
+        found = _scraped(broker)
+        counted = {
+            (labels["protocol"], labels["operation"]): value
+            for name, value in found.items()
+            if name.startswith("braid_request_seconds_count")
+            for labels in [dict(re.findall(r'(\w+)="([^"]*)"', name))]
+        }
+    named = {(protocol, operation) for protocol, operations in OPERATIONS.items() for operation in operations}
+    others = {pair for pair in counted if pair[0] != "flymq"}
+    assert others == named, others ^ named
+    assert [pair for pair in named if not counted[pair]] == []
+    opcodes = {op.name.lower() for op in Op} | {"unknown"}
+    assert {operation for protocol, operation in counted if protocol == "flymq"} <= opcodes
+    # What was pushed was pushed soon after it was written, and nothing takes less than no time.
+    assert 0 <= found['braid_request_seconds_sum{protocol="blipmq",operation="deliver"}'] < 60
+
+
+def _older_framing(address: str) -> None:
+    """HELLO, AUTH, PING, SUBSCRIBE and a POLL of the binary framing, each after the answer to the one before."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as peer:
+        file = peer.makefile("rb")
+
+        def ask(message: binary1.Message, correlation: int) -> binary1.Frame:
+            peer.sendall(binary1.encode(binary1.Frame(message, correlation)))
+            size = int.from_bytes(file.read(4))
+            return binary1.decode(memoryview(file.read(size)))
+
+        assert isinstance(ask(binary1.Hello(1), 1).message, binary1.Ack)
+        assert isinstance(ask(binary1.Auth(b"a key"), 2).message, binary1.Ack)
+        number = ask(binary1.Subscribe("b", 0), 3).message
+        assert isinstance(number, binary1.Ack)
+        peer.sendall(binary1.encode(binary1.Frame(binary1.Poll(number.subscription), 4)))
+        assert isinstance(ask(binary1.Ping(), 5).message, binary1.Pong)
+
+
 def test_the_lag_of_groups_is_a_metric(tmp_path: Path) -> None:
     with EmbeddedBroker(RealDisk(), str(tmp_path / "data"), web=True, durability="os") as broker:
         with connect(broker.address) as client:
@@ -109,7 +180,6 @@ def test_names_and_labels_follow_the_rules() -> None:
 
 
 def test_what_is_written_is_escaped() -> None:
-    import asyncio
 
     snapshot = Snapshot()
     snapshot.put("braid_topic_bytes", 1.5, 'a"b\\c\nd')
@@ -124,6 +194,58 @@ def test_what_is_written_is_escaped() -> None:
         "braid_batch_records_sum 12", "braid_batch_records_count 4",
     ]  # fmt: skip
     assert histogram.quantile(0.5) == 1.0 and histogram.quantile(0.99) == 2.0 and Histogram().quantile(0.5) == 0.0
+
+
+def test_no_histogram_grows_and_none_loses_anything(tmp_path: Path) -> None:
+    with EmbeddedBroker(RealDisk(), str(tmp_path / "data"), durability="os") as broker, connect(broker.address) as client:
+        client.create_topic("t", 1)
+        for _ in range(50):
+            client.produce("t", b"v")
+        figures = broker.server.broker.figures
+        deadline_s = time.monotonic() + 60
+        while figures.append_s._fresh:
+            assert time.monotonic() < deadline_s, "nobody looks, and it grows"
+            time.sleep(0.05)
+        assert figures.batch_records.total == 50 == figures.records
+
+    histogram = Histogram()
+    writers = [threading.Thread(target=lambda: [histogram.observe(0.001) for _ in range(20_000)]) for _ in range(2)]
+    readers = [threading.Thread(target=lambda: [histogram.count for _ in range(200)]) for _ in range(2)]
+    for thread in (*writers, *readers):
+        thread.start()
+    for thread in (*writers, *readers):
+        thread.join()
+    assert histogram.count == 40_000
+
+
+def test_a_record_more_in_a_run_is_no_call_more(tmp_path: Path) -> None:
+    """Counting, and the question whether anybody traces, happen once a run: what Python does for it does not grow with it."""
+
+    async def calls(session: Session, records: int) -> int:
+        data = flymq.encode_request(flymq.Produce("t", b"", b"v", 0), flymq.Dialect.DOCUMENTED) * records
+        session._received[: len(data)] = data
+        made = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal made
+            made += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        session.buffer_updated(len(data))
+        sys.setprofile(None)
+        await asyncio.sleep(0)
+        return made
+
+    with EmbeddedBroker(RealDisk(), str(tmp_path / "data"), durability="os") as broker, connect(broker.address) as client:
+        client.create_topic("t", 1)
+        client.produce("t", b"v")
+        (listener,) = broker.server.listeners
+        with socket.create_connection(("127.0.0.1", int(broker.address.rpartition(":")[2])), timeout=60) as peer:
+            host, port = peer.getsockname()
+            while (session := next((s for s in listener.sessions.copy() if s.address == f"{host}:{port}"), None)) is None:
+                time.sleep(0.01)
+            found = {records: broker.run(lambda records=records: calls(session, records)) for records in (1, 1, 100, 1000)}
+    assert 0 < found[1] == found[100] == found[1000], found
 
 
 def test_only_so_many_topics_and_groups_have_their_own(standing: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +321,5 @@ def test_a_scrape_of_a_thousand_topics_is_quick_and_holds_nobody_up(tmp_path: Pa
 
 
 async def _thousand(broker: EmbeddedBroker) -> None:
-    import asyncio
 
     await asyncio.gather(*(broker.server.broker.create_topic(f"t{number}", 3) for number in range(1000)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,13 @@ from braidmq.base import limits
 from braidmq.base.disk import Disk
 from braidmq.base.disk_faulty import FaultyDisk
 from braidmq.base.disk_real import RealDisk
+from braidmq.testing.unsynced_disk import UnsyncedDisk
 
 
-@pytest.fixture(params=["real", "faulty"])
+@pytest.fixture(params=[RealDisk, FaultyDisk, UnsyncedDisk], ids=lambda kind: kind.__name__)
 def disk(request: pytest.FixtureRequest) -> Disk:
-    return RealDisk() if request.param == "real" else FaultyDisk()
+    kind: Callable[[], Disk] = request.param
+    return kind()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 from braidmq.base.errors import BraidError
 from braidmq.cli.exits import Exit
 from braidmq.cli.main import main
-from braidmq.cli.status_view import Rates, counted, findings, health_of, rates_between, shown_seconds, sized
+from braidmq.cli.status_view import Rates, counted, findings, health_of, latency_text, rates_between, shown_seconds, sized
 from braidmq.cli.top import Choice, Look, view_lines
 from braidmq.testing.thread_broker import ThreadBroker
 
@@ -101,7 +101,7 @@ def a_status(**changes: Any) -> dict[str, Any]:
     return {
         "version": "1", "node": "n", "uptime_s": 100.0, "hot_path": "compiled", "data_dir": "/d", "free_bytes": 1 << 40,
         "memory_bytes": 1 << 20, "connections": {"flymq": 2}, "connections_max": 100, "topics": [], "groups": [], "read_only": [],
-        "queues": [], "delayed": 0, "pipelines": [],
+        "queues": [], "delayed": 0, "pipelines": [], "latency": {"fq": {"in": [0] * 16, "out": [0] * 16}},
         "recovery": {"clean": True, "bytes_truncated": 0, "partitions_cut": 0, "unexplained": []},
     } | changes  # fmt: skip
 
@@ -134,6 +134,16 @@ def test_rates_are_never_negative() -> None:
     assert rates.topics == {"t": (100.0, 0.0)} and rates.records == 100
     assert rates_between(after, before).seconds == 0, "the broker was restarted meanwhile"
     assert rates_between(None, after).records == 0
+
+
+def test_latency_is_of_what_happened_in_between() -> None:
+    def latency(fast: int, slow: int) -> dict[str, Any]:
+        return {"fq": {"in": [fast] + [0] * 10 + [slow] + [0] * 4, "out": [7] + [0] * 15}}
+
+    before, after = a_status(latency=latency(1000, 0)), a_status(latency=latency(1090, 10), uptime_s=101.0)
+    rates = rates_between(before, after)
+    assert rates.latency_s == {("fq", "in"): (0.0001, 0.5)}, "nothing was pushed meanwhile"
+    assert latency_text(rates) == "fq in 0.1/500" and latency_text(Rates()) == "nothing happened"
 
 
 def test_figures_for_people() -> None:

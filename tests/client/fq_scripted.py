@@ -210,7 +210,8 @@ class FqPeer:
                         client.bindings[self._route_ids] = command.exchange, program
                         reply = Bound(self._route_ids)
             case Unbind():
-                known = client.bindings.pop(command.route_id, None)
+                with self._guard:
+                    known = client.bindings.pop(command.route_id, None)
                 reply = Unbound(REFUSED if known is None else command.route_id)
             case StatusRequest():
                 return encode_status((key, client.messages_in if key == "msgs_in" else 0) for key in STATUS_KEYS)
@@ -229,10 +230,13 @@ class FqPeer:
                 self.received += messages
                 client.messages_in += len(messages)
                 self._changed.notify_all()
+            with self._guard:
+                # The thread of the commands may bind more meanwhile.
+                bindings = list(client.bindings.values())
             for message in messages:
                 matching = (
                     program.matches(message.route, message.payload)
-                    for exchange, program in client.bindings.values()
+                    for exchange, program in bindings
                     if exchange == message.exchange
                 )
                 if any(matching):

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 import braidmq.testing
+from braidmq.base.disk_real import RealDisk
 from braidmq.base.errors import BraidError
 from braidmq.client import blipmq, fq
 from braidmq.testing import plugin
 from braidmq.testing.thread_broker import ThreadBroker
+from braidmq.testing.unsynced_disk import UnsyncedDisk
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 0.050
@@ -107,15 +109,20 @@ def test_without_pytest_it_cleans_up() -> None:
 
 
 def test_it_is_ready_in_under_50_ms(tmp_path: Path) -> None:
-    """Time of the processor, and the best of several: what is measured is the broker, not what else the machine does."""
+    """The best of several: what is measured is the broker, not what else the machine does."""
     import time
 
     taken = []
     for number in range(8):
-        began = time.process_time()
+        began = time.monotonic()
         with braidmq.testing.broker(tmp_path / str(number)):
-            taken.append(time.process_time() - began)
+            taken.append(time.monotonic() - began)
     assert min(taken) < READY_SECONDS_MAX, taken
+
+
+def test_who_asks_for_syncs_gets_them(tmp_path: Path) -> None:
+    with braidmq.testing.broker(tmp_path / "0") as plain, braidmq.testing.broker(tmp_path / "1", durability="fsync") as synced:
+        assert type(synced.server.broker.disk) is RealDisk and type(plain.server.broker.disk) is UnsyncedDisk
 
 
 def test_the_plugin_imports_nothing_before_it_is_used() -> None:

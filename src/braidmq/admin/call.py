@@ -114,6 +114,27 @@ class Call(Generic[Q, B]):
 
     def page(self, items: Sequence[T], key: Callable[[T], Any], query: PageQuery) -> tuple[list[T], str | None]:
         """The part of `items`, which are in the order of `key`, that the query asks for, and the cursor of the next part."""
+        begin = self._begin(items, key, query)
+        found = list(items[begin : begin + query.limit])
+        more = begin + query.limit < len(items)
+        return found, write_cursor(key(found[-1])) if more and found else None
+
+    def page_of(
+        self, names: Sequence[str], visible: Callable[[Iterable[str]], list[str]], query: PageQuery
+    ) -> tuple[list[str], str | None]:
+        """The same of sorted names of which not all may be seen. Rights are looked up for as many as the page needs."""
+        begin = self._begin(names, lambda name: name, query)
+        found: list[str] = []
+        while begin < len(names) and len(found) <= query.limit:
+            found += visible(names[begin : begin + query.limit + 1])
+            begin += query.limit + 1
+        more = len(found) > query.limit
+        del found[query.limit :]
+        return found, write_cursor(found[-1]) if more else None
+
+    @staticmethod
+    def _begin(items: Sequence[T], key: Callable[[T], Any], query: PageQuery) -> int:
+        """Where a page begins."""
         begin = 0
         if query.cursor:
             after = read_cursor(query.cursor)
@@ -128,9 +149,7 @@ class Call(Generic[Q, B]):
             except TypeError:
                 raise BraidError("INVALID_ARGUMENT", reason="`cursor` is none of this list") from None
             begin = low
-        found = list(items[begin : begin + query.limit])
-        more = begin + query.limit < len(items)
-        return found, write_cursor(key(found[-1])) if more and found else None
+        return begin
 
 
 def write_cursor(place: Any) -> str:

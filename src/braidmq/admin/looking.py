@@ -27,6 +27,19 @@ async def open_log(broker: Broker, topic: Topic, partition: int, pace: Pace) -> 
     return broker.log_of(topic, partition) if broker.topics.by_id(topic.id) is not None else None
 
 
+async def open_logs(broker: Broker, topic: Topic, pace: Pace) -> list[PartitionLog | None]:
+    """The logs of all partitions of a topic, as `open_log` has them; none where the topic goes meanwhile."""
+    await pace.step(topic.partitions)
+    opened, is_unused = broker.store.opened, broker.store.is_unused
+    found = [opened(topic.id, number) for number in range(topic.partitions)]
+    waited = False
+    for number, log in enumerate(found):
+        if log is None and not is_unused(topic.id, number):
+            found[number] = await open_log(broker, topic, number, pace)
+            waited = True
+    return [] if waited and broker.topics.by_id(topic.id) is None else found
+
+
 def subscribers(server: BrokerServer) -> list[Subscriber]:
     """BlipMQ's, with those of clients that are away."""
     service = open_service(server.broker)

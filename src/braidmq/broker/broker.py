@@ -258,6 +258,7 @@ class Broker(BrokerReads):
         return self._metadata, self._offsets, self.work.journal
 
     async def _check_members(self) -> None:
+        self.figures.fold()
         now_s = self._loop.time()
         late = now_s - self._members_checked_s > _LATE_CHECKS * limits.MEMBERS_CHECK_SECONDS
         self._members_checked_s = now_s

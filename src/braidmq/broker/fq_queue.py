@@ -39,6 +39,9 @@ class Consumer(Protocol):
     """A connection that takes what a queue delivers."""
 
     @property
+    def address(self) -> str: ...
+
+    @property
     def writable(self) -> bool:
         """Whether it takes more now."""
 
@@ -347,9 +350,8 @@ class FqQueue(Subscription):
         else:
             frames, count = encode(chunk)
         if count:
-            self.counters.delivered += count
-            self.counters.delivered_bytes += len(frames)
             consumer.deliver(frames, count)
+            self.pushed(part.feed, chunk, part.first, part.next_offset, part.mask, count, len(frames), consumer.address)
             if self.on_disk and consumer.unsent:
                 self._unsent[consumer] = part
 

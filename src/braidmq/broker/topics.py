@@ -133,6 +133,8 @@ class TopicTable:
         self._topics_max = topics_max
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
+        self._sorted: list[Topic] | None = None
+        """In the order of their names, until one comes or goes."""
         self.next_id = 1
         self._next_partition = 0
         self.version = 0
@@ -148,7 +150,10 @@ class TopicTable:
         return self._by_id.get(topic_id)
 
     def all(self) -> list[Topic]:
-        return [self._by_name[name] for name in sorted(self._by_name)]
+        """In the order of their names; the list is the caller's own."""
+        if self._sorted is None:
+            self._sorted = [self._by_name[name] for name in sorted(self._by_name)]
+        return self._sorted[:]
 
     # --- commands
 
@@ -183,6 +188,7 @@ class TopicTable:
                 gone = self._by_name.pop(name, None)
                 if gone is not None:
                     del self._by_id[gone.id]
+                    self._sorted = None
                 return gone
             case ["configure", str(name), dict(properties)]:
                 topic = self._by_name.get(name)
@@ -198,6 +204,7 @@ class TopicTable:
         raise AssertionError(f"unknown metadata command {command[:1]}")
 
     def _insert(self, topic: Topic) -> Topic:
+        self._sorted = None
         self._by_name[topic.name] = topic
         self._by_id[topic.id] = topic
         self.next_id = max(self.next_id, topic.id + 1)

@@ -7,6 +7,7 @@ broker, a client or numpy. A test holds that.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -27,8 +28,11 @@ class BraidParser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser; after parsing, `args.run` is the function of the chosen command."""
+def build_parser(only: str = "") -> argparse.ArgumentParser:
+    """The parser; after parsing, `args.run` is the function of the chosen command.
+
+    Where that is known already, `only` is its name, and the options of no other command are put together.
+    """
     from braidmq.cli import (
         acl,
         audit,
@@ -65,7 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     data = (serve, dev, topic, produce, consume, cp, group, schema, dlq, delayed, txn, pipeline)
     keeping = (status, top, doctor, debug, backup, bench, log, ctx, config)
-    for module in (*data, user, role, acl, audit, *keeping, completion, help, version):
+    modules = (*data, user, role, acl, audit, *keeping, completion, help, version)
+    chosen = [module for module in modules if only == module.__name__.rpartition(".")[2]]
+    for module in chosen or modules:
         module.register(commands)
     return parser
 
@@ -76,7 +82,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     A list of words at the end may be interrupted by options (`produce TOPIC --key k VALUE`). argparse gives such a list up at
     the first option, so a command names the list in `rest`, and what argparse could not place is added to it.
     """
-    parser = build_parser()
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(only=words[0] if words else "")
     args, left = parser.parse_known_args(argv)
     if not left:
         return args

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from braidmq.base.figures import quantile
+
 FREE_BYTES_LOW: Final = 1 << 30
 CONNECTIONS_HIGH: Final = 0.9
 LAG_MS_HIGH: Final = 300_000
@@ -30,6 +32,8 @@ class Rates:
     """Records and bytes a second, written."""
     groups: dict[tuple[str, str], float] = field(default_factory=dict)
     """Records a second, committed."""
+    latency_s: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """By protocol and way (`in`, `out`): p50 and p99 of what happened; nothing where nothing did."""
 
     @property
     def records(self) -> float:
@@ -55,7 +59,20 @@ def rates_between(before: dict[str, Any] | None, after: dict[str, Any]) -> Rates
     for row in after["groups"]:
         name = (row["topic"], row["group"])
         rates.groups[name] = max(0, row["committed"] - committed.get(name, row["committed"])) / seconds
+    for protocol, ways in after["latency"].items():
+        for way, counts in ways.items():
+            recent = [new - old for new, old in zip(counts, before["latency"][protocol][way], strict=True)]
+            if any(recent):
+                rates.latency_s[protocol, way] = quantile(recent, 0.5), quantile(recent, 0.99)
     return rates
+
+
+def latency_text(rates: Rates) -> str:
+    """p50/p99 by protocol: how long records took to come in, and to be pushed."""
+    shown: dict[str, list[str]] = {}
+    for (protocol, way), (half, most) in rates.latency_s.items():
+        shown.setdefault(protocol, []).append(f"{way} {half * 1000:g}/{most * 1000:g}")
+    return "   ".join(f"{protocol} {' '.join(ways)}" for protocol, ways in shown.items()) or "nothing happened"
 
 
 def findings(status: dict[str, Any]) -> list[Finding]:

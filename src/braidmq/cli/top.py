@@ -57,7 +57,7 @@ class Look:
 
 
 def register(commands: Subparsers) -> None:
-    about = "Watch a broker live: rates, topics, groups, connections."
+    about = "Watch a broker live: rates, latency, topics, groups, connections."
     parser = commands.add_parser("top", help=about, description=f"{about} Needs the admin permission. {_HELP}")
     parser.add_argument("--interval", default="1s", metavar="DURATION", help="time between two looks [1s]")
     parser.add_argument("--once", action="store_true", help="print one view and end, as off a terminal")
@@ -128,7 +128,7 @@ def _look(client: Client, before: dict[str, Any] | None, choice: Choice) -> Look
 def view_lines(look: Look, choice: Choice, size: tuple[int, int]) -> list[str]:
     """The whole screen for a terminal of `size`, none of its lines too long and none too many."""
     from braidmq.cli.output import printable
-    from braidmq.cli.status_view import counted, findings, health_of, shown_seconds, sized
+    from braidmq.cli.status_view import counted, findings, health_of, latency_text, shown_seconds, sized
 
     width, height = size
     status, rates = look.status, look.rates
@@ -143,6 +143,7 @@ def view_lines(look: Look, choice: Choice, size: tuple[int, int]) -> list[str]:
         f" {sized(status['free_bytes'])} free   memory {sized(status['memory_bytes'])}",
         f"connections {connected}   topics {len(status['topics']):,}   groups {len(status['groups']):,}, worst lag {worst:,}"
         f"   delayed {status['delayed']:,}",
+        f"latency p50/p99 in ms: {latency_text(rates)}",
     ]
     lines += [f"! {finding.text}" for finding in found if finding.level != "note"][:2]
     lines += ["", *_table(look, choice, max(0, height - len(lines) - 4))]

@@ -23,7 +23,8 @@ import numpy as np
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.hot import layout
-from braidmq.hot.pure_batch import Buffer, checksum_ok, column_bytes, crc32c, shape_fault
+from braidmq.hot.checksum import crc32c
+from braidmq.hot.pure_batch import Buffer, column_bytes, shape_fault
 
 _Column = np.ndarray[Any, np.dtype[Any]]
 _GAP_OFFSETS_MAX: Final = limits.BATCH_RECORDS_MAX
@@ -79,7 +80,7 @@ def split_times_to_live(batch: Buffer) -> tuple[bytes, _Column]:
         raise BraidError("INVALID_BATCH", reason="more than one batch")
     if head.flags & ~(layout.FLAG_EXPIRY | layout.FLAG_ATTRS):
         raise BraidError("INVALID_BATCH", reason=f"flags {head.flags:#06x} are not for producers")
-    if not checksum_ok(view, 0, head):
+    if crc32c(view[layout.CHECKSUM_FROM : head.length]) != head.checksum:
         raise BraidError("INVALID_BATCH", reason="checksum mismatch")
     n = head.records
     column = expiry_column(view, head)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
-import crc32c as _crc32c
 import numpy as np
 
 from braidmq.base import limits
@@ -21,8 +21,16 @@ _U64 = struct.Struct(">Q")
 
 def crc32c(data: Buffer, value: int = 0) -> int:
     """CRC-32C of `data`, continuing from `value`."""
-    result: int = _crc32c.crc32c(data, value)
-    return result
+    return _checksum()(data, value)
+
+
+@cache
+def _checksum() -> Callable[[Buffer, int], int]:
+    """The package is loaded when it is needed: the compiled part does without."""
+    import crc32c as package
+
+    function: Callable[[Buffer, int], int] = package.crc32c
+    return function
 
 
 def fnv1a(key: bytes) -> int:

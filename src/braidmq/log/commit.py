@@ -36,8 +36,8 @@ class Cycle:
     """What one turn of the loop wrote."""
 
     __slots__ = (
-        "after_sync", "after_write", "append", "before_told", "began_s", "causes", "closed", "failures", "files", "names", "synced",
-        "written",
+        "after_sync", "after_write", "append", "before_told", "began_s", "causes", "closed", "done_s", "failures", "files",
+        "joined_s", "names", "synced", "written",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -54,8 +54,12 @@ class Cycle:
         self.files: set[AppendFile] = set()
         self.names: set[str] = set()
         self.failures: dict[PartitionLog, BraidError] = {}
+        self.joined_s = 0.0
+        """When the first one joined."""
         self.began_s = 0.0
         """When its writes began."""
+        self.done_s = 0.0
+        """When what those wait for who are told now was done."""
         self.causes: list[Any] = []
         """What it is for, where somebody traces."""
         self.append: Any = None
@@ -230,10 +234,12 @@ class GroupCommit:
     def join(self, level: Level, callback: Callable[[Cycle], None]) -> None:
         """Be told when this turn's cycle has reached `level`."""
         cycle = self._cycle
+        if not cycle.joined_s:
+            cycle.joined_s = self._clock.monotonic()
         (cycle.after_sync if level >= Level.FSYNC else cycle.after_write).append(callback)
         if self._alone and not self._scheduled and len(self.dirty) == 1:
             # Only one asked in the last turn, so nobody is likely to join this one: waiting for its end would gain nothing.
-            self.flush()
+            self._flush(cycle.joined_s)
         else:
             self._schedule()
 
@@ -247,6 +253,9 @@ class GroupCommit:
 
     def flush(self) -> None:
         """Write everything that came in, and start the sync it needs."""
+        self._flush(self._clock.monotonic())
+
+    def _flush(self, began_s: float) -> None:
         now_ms = self.now_ms()
         cycle, self._cycle = self._cycle, Cycle()
         self._alone = len(cycle.after_write) + len(cycle.after_sync) <= 1
@@ -254,7 +263,7 @@ class GroupCommit:
         self.dirty.clear()
         figures = self.figures
         records_before = figures.records
-        began_s = self._clock.monotonic()
+        traced: list[tuple[PartitionLog, int, int]] | None = None if self.tracing is None else []
         for accumulator in dirty:
             partition: PartitionLog = accumulator.owner
             end_before, bytes_before = partition.log_end, partition.written_bytes
@@ -267,6 +276,8 @@ class GroupCommit:
                 continue
             if not files:
                 continue
+            if traced is not None:
+                traced.append((partition, end_before, partition.log_end))
             if partition.counted:
                 figures.records += partition.log_end - end_before
                 figures.written_bytes += partition.written_bytes - bytes_before
@@ -277,18 +288,22 @@ class GroupCommit:
                 cycle.files.update(files)
                 cycle.names |= partition.take_names_to_sync()
                 continue
-            partition.advance(partition.log_end, segment, segment.size)
+            partition.advance(partition.log_end, segment, segment.size, began_s)
             cycle.written.append(partition)
             if len(files) > 1:
                 # A closed segment is synced at every level, so that recovery need not look behind its last checkpoint.
                 cycle.files.update(files[:-1])
                 cycle.closed.append((partition, files[:-1]))
+        cycle.done_s = began_s
         if dirty:
             cycle.began_s = began_s
-            took_s = self._clock.monotonic() - began_s
+            cycle.done_s = self._clock.monotonic()
+            took_s = cycle.done_s - began_s
             figures.append_s.observe(took_s)
-            if self.tracing is not None:
-                cycle.append = self.tracing.append(took_s, figures.records - records_before, len(dirty), cycle.causes)
+            if not cycle.files:
+                figures.commit_s.observe(took_s)
+            if self.tracing is not None and traced is not None:
+                cycle.append = self.tracing.append(took_s, figures.records - records_before, traced, cycle.causes)
         # Nobody is told before all of them are visible: what was written together is seen together.
         for partition in cycle.written:
             partition.tell_visible()
@@ -302,8 +317,6 @@ class GroupCommit:
                 before_told()
             for callback in cycle.after_sync:
                 callback(cycle)
-            if dirty:
-                figures.commit_s.observe(self._clock.monotonic() - began_s)
 
     def _synced(self, cycle: Cycle, job: SyncJob) -> None:
         self.syncs_running -= 1
@@ -314,7 +327,7 @@ class GroupCommit:
                 continue
             fault = next((job.failed[file] for file in files if file in job.failed), None)
             if fault is None and partition.failure is None:
-                partition.advance(end, segment, position)
+                partition.advance(end, segment, position, cycle.began_s)
                 visible.append(partition)
                 continue
             error = partition.failure or partition.fail(f"sync failed: {fault}")
@@ -332,7 +345,8 @@ class GroupCommit:
         # Only now, so that what was synced together is seen together, whoever is told first.
         for partition in visible:
             partition.tell_visible()
-        took_s = self._clock.monotonic() - cycle.began_s
+        cycle.done_s = self._clock.monotonic()
+        took_s = cycle.done_s - cycle.began_s
         self.figures.commit_s.observe(took_s)
         if self.tracing is not None:
             self.tracing.fsync(took_s, len(job.files), cycle.append)

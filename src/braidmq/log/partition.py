@@ -89,6 +89,8 @@ class PartitionLog(PartitionReads):
         self.log_end = 0
         """Offset after the last written record."""
         self.high_watermark = 0
+        self.newest_written_s = 0.0
+        """When the write began that brought the newest record which readers see; 0 before there was one."""
         """Offset after the last record that readers may see."""
         self._visible_in: Segment | None = None
         self._visible_to = 0
@@ -379,10 +381,14 @@ class PartitionLog(PartitionReads):
 
     # --- visibility
 
-    def advance(self, offset: int, segment: Segment, position: int) -> None:
-        """Let readers see up to `offset`, which ends at `position` of `segment`. Whoever waits is told by `tell_visible`."""
+    def advance(self, offset: int, segment: Segment, position: int, written_s: float = 0.0) -> None:
+        """Let readers see up to `offset`, which ends at `position` of `segment`. Whoever waits is told by `tell_visible`.
+
+        `written_s` is when the write of it began, by the clock that only goes on; 0 where nobody knows.
+        """
         if offset > self.high_watermark and self.failure is None:
             self.high_watermark = offset
+            self.newest_written_s = written_s
             self._visible_in, self._visible_to = segment, position
 
     def tell_visible(self) -> None:

@@ -1,11 +1,8 @@
-"""From a kind and a definition to a schema."""
+"""From a kind and a definition to a schema. What a kind needs is loaded with the first schema of that kind."""
 
 from __future__ import annotations
 
 from braidmq.base import limits
-from braidmq.schemas.avro_schema import AvroSchema
-from braidmq.schemas.json_schema import JsonSchema
-from braidmq.schemas.proto_schema import ProtobufSchema
 from braidmq.schemas.schema import Schema, canonical_kind, invalid
 
 
@@ -17,7 +14,13 @@ def compile_schema(kind: str, definition: bytes) -> Schema:
     if not definition.strip():
         raise invalid(kind, "the definition is empty")
     if kind == "json":
+        from braidmq.schemas.json_schema import JsonSchema
+
         return JsonSchema(definition)
     if kind == "avro":
+        from braidmq.schemas.avro_schema import AvroSchema
+
         return AvroSchema(definition)
+    from braidmq.schemas.proto_schema import ProtobufSchema
+
     return ProtobufSchema(definition)

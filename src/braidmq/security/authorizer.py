@@ -158,6 +158,8 @@ class Authorizer:
 
     def visible(self, principal: Principal, names: Iterable[str]) -> list[str]:
         """Of these topics (or schemas, which are named after topics) those that the principal may read."""
+        if not self.enabled:
+            return list(names)
         return [name for name in names if self.decide(principal, Permission.READ, name) is None]
 
     def _decide_by_role(self, principal: Principal, permission: Permission) -> BraidError | None:

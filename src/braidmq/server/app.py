@@ -15,7 +15,7 @@ import resource
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from braidmq import hot
 from braidmq.base import limits
@@ -31,9 +31,7 @@ from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
 from braidmq.security.accounts import admin_password
 from braidmq.security.quotas import Rates
-from braidmq.server.blipmq_listener import BlipMQListener
 from braidmq.server.flymq_listener import FlyMQListener
-from braidmq.server.fq_listener import FqListener
 from braidmq.server.listener import ConnectionCount, Listener
 from braidmq.server.logs import set_up_logging
 from braidmq.server.operations.transactions import note_abort
@@ -42,10 +40,6 @@ from braidmq.server.tls import server_context
 from braidmq.server.tracing import open_tracing
 
 logger = logging.getLogger("braidmq.server")
-
-LISTENERS: Final[dict[str, type[Listener[Any]]]] = {"flymq": FlyMQListener, "blipmq": BlipMQListener, "fq": FqListener}
-"""Protocol to what listens for it."""
-
 
 State = Literal["starting", "ready", "stopping"]
 
@@ -95,7 +89,7 @@ class BrokerServer:
         try:
             for listen in config.listen:
                 context = tls if listen.tls else None
-                listener = LISTENERS[listen.protocol](self.broker, listen, count, config, context)
+                listener = listener_of(listen.protocol)(self.broker, listen, count, config, context)
                 address = await listener.start()
                 self.listeners.append(listener)
                 self.addresses[_name_for(listen.scheme, self.addresses)] = address
@@ -118,6 +112,20 @@ class BrokerServer:
         self.broker.coordinator.members.close()
         await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self.listeners))
         await self.broker.stop()
+
+
+def listener_of(protocol: str) -> type[Listener[Any]]:
+    """What listens for a protocol. Those that are not listened to need not be loaded."""
+    match protocol:
+        case "blipmq":
+            from braidmq.server.blipmq_listener import BlipMQListener
+
+            return BlipMQListener
+        case "fq":
+            from braidmq.server.fq_listener import FqListener
+
+            return FqListener
+    return FlyMQListener
 
 
 def broker_settings(config: Config, disk: Disk, environ: Mapping[str, str]) -> BrokerSettings:

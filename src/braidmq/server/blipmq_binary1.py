@@ -58,6 +58,10 @@ class PullOutlet:
         self.polls: deque[int] = deque()
         """Correlation ids of POLLs that are not answered yet."""
 
+    @property
+    def address(self) -> str:
+        return self._session.address
+
     def ready(self) -> bool:
         return bool(self.polls) and self._session.writable
 
@@ -154,8 +158,11 @@ class Binary1Conversation(OlderConversation):
         if not self.session.known:
             self._nack(binary1.NACK_UNAUTHENTICATED, "unauthenticated", frame.correlation)
             return True
+        operation = _OPERATIONS.get(type(frame.message))
         try:
-            return handler(frame.message, frame.correlation)
+            if operation is None:
+                return handler(frame.message, frame.correlation)
+            return self.timed(operation, lambda: handler(frame.message, frame.correlation))
         except Malformed:
             raise
         except Exception as fault:
@@ -176,7 +183,10 @@ class Binary1Conversation(OlderConversation):
         if not self.service.login.possible:
             self._authenticated = True
             return self._answer(binary1.Ack(), correlation)
-        return self.start(lambda: self._log_in(message.key, correlation), lambda fault: self._refused_frame(fault, correlation))
+        return self.start(
+            lambda: self._log_in(message.key, correlation), lambda fault: self._refused_frame(fault, correlation),
+            self.session.measured("login"),
+        )  # fmt: skip
 
     async def _log_in(self, key: bytes, correlation: int) -> Sequence[bytes]:
         self.session.logged_in(await self.service.login.log_in(key, self.session.ip))
@@ -243,8 +253,12 @@ class Binary1Conversation(OlderConversation):
 
     def _answer_polls(self) -> None:
         polled, self._polled = self._polled, {}
+        if not polled:
+            return
+        ended = self.session.measured("poll")
         for number in polled:
             self._serve(*self._subscriptions[number])
+        ended()
 
     def _serve(self, subscriber: Subscriber, outlet: PullOutlet) -> None:
         served = subscriber.queue or subscriber.stream
@@ -289,3 +303,5 @@ _HANDLERS: Final[dict[type, Callable[[Binary1Conversation, Any, int], bool]]] = 
     Nack: Binary1Conversation._nothing,
 }
 """By the kind of message, of those that need HELLO and AUTH first; POLL is taken apart before."""
+_OPERATIONS: Final[dict[type, str]] = {binary1.Subscribe: "subscribe", binary1.Ack: "ack", binary1.Ping: "ping"}
+"""What is measured here. A PUBLISH is measured until it is durable, where it is taken in; POLLs that came together, once."""

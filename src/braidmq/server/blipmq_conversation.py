@@ -92,10 +92,25 @@ class OlderConversation(ABC):
             return True
         return self.start(lambda: self.publishing.take_later(message), message.refuse)
 
-    def start(self, operation: Callable[[], Awaitable[Sequence[bytes]]], refuse: Callable[[BraidError], bytes]) -> bool:
+    def start(
+        self, operation: Callable[[], Awaitable[Sequence[bytes]]], refuse: Callable[[BraidError], bytes],
+        ended: Callable[[], None] | None = None,
+    ) -> bool:
         """Run something that takes time, when every earlier answer is out."""
         session = self.session
         if session.must_wait():
             return False
-        session.run(operation(), lambda fault: refuse(session.plain_error(fault)))
+        session.run(operation(), lambda fault: refuse(session.plain_error(fault)), ended)
         return True
+
+    def timed(self, operation: str, handler: Callable[[], bool]) -> bool:
+        """Run what is answered at once, and count how long it took; not if it has to wait."""
+        ended = self.session.measured(operation)
+        try:
+            done = handler()
+        except BraidError:
+            ended()
+            raise
+        if done:
+            ended()
+        return done

@@ -65,6 +65,8 @@ class FlatConversation:
         """Bytes of a frame that is too large, yet to be read past."""
         self._later: Awaitable[Sequence[bytes]] | None = None
         """What a login has to wait for, besides itself."""
+        self._ended: Callable[[], None] | None = None
+        """Called at the end of the frame that is being performed, where that is measured."""
 
     # --- frames
 
@@ -119,8 +121,10 @@ class FlatConversation:
             return position
         position, ids = parse_acks(data, position, stop)
         if ids:
+            ended = session.measured("ack")
             session.last_frame_at = session.listener.now
             session.acked(ids)
+            ended()
         return position
 
     def _take_frame(self, data: memoryview, position: int, stop: int) -> int:
@@ -208,12 +212,29 @@ class FlatConversation:
             if key is not None:
                 if session.must_wait():
                     return False
-                session.run(self._log_in(key, envelope), self._error_for(envelope))
+                session.run(self._log_in(key, envelope), self._error_for(envelope), session.measured("login"))
                 return True
-            return self._perform(envelope)
+            return self._measured(envelope)
         except Exception as fault:
             session.refuse(self._error_for(envelope)(fault))
             return True
+
+    def _measured(self, envelope: Envelope) -> bool:
+        """Perform, and count how long what was answered at once took; what takes longer is counted at its end."""
+        operation = _OPERATIONS.get(type(envelope.message))
+        if operation is None:
+            return self._perform(envelope)
+        ended = self._ended = self._session.measured(operation)
+        try:
+            done = self._perform(envelope)
+        except Exception:
+            ended()
+            raise
+        finally:
+            self._ended = None
+        if done and not self._session.running:
+            ended()
+        return done
 
     def _perform(self, envelope: Envelope) -> bool:
         self._read_options(envelope)
@@ -284,7 +305,7 @@ class FlatConversation:
             return True
         if session.must_wait():
             return False
-        session.run(operation(), self._error_for(envelope))
+        session.run(operation(), self._error_for(envelope), self._ended)
         return True
 
     # --- subscribing
@@ -442,6 +463,8 @@ _HANDLERS: Final[dict[type, Callable[[FlatConversation, Envelope, Any], bool]]] 
     ErrorMessage: FlatConversation._error,
 }
 """By the kind of message; a Message was refused before."""
+_OPERATIONS: Final[dict[type, str]] = {Subscribe: "subscribe", Unsubscribe: "unsubscribe", Ack: "ack", Ping: "ping"}
+"""What is measured here. A Publish is measured until it is durable, where it is taken in."""
 
 
 def _subject(envelope: Envelope) -> str | None:

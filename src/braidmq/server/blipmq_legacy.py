@@ -43,6 +43,10 @@ class LegacyOutlet:
         self.window = session.window
         self.open = True
 
+    @property
+    def address(self) -> str:
+        return self._session.address
+
     def ready(self) -> bool:
         return self.open and self._session.writable
 
@@ -109,8 +113,8 @@ class LegacyConversation(OlderConversation):
                 case Action.PUB:
                     return self._publish(command)
                 case Action.SUB:
-                    return self._subscribe(command)
-            return self._unsubscribe(command)
+                    return self.timed("subscribe", lambda: self._subscribe(command))
+            return self.timed("unsubscribe", lambda: self._unsubscribe(command))
         except Exception as fault:
             session.listener.logger.info("%s: %s", session.address, session.plain_error(fault))
             return True

@@ -21,6 +21,10 @@ class Outlet(Protocol):
     open: bool
     """Whether the Ack of the subscription is out: before it nothing is delivered."""
 
+    @property
+    def address(self) -> str:
+        """Of the other end."""
+
     def ready(self) -> bool:
         """Whether the connection takes deliveries."""
 
@@ -52,6 +56,10 @@ class FlatOutlet:
         self.open = True
         self._form: Form
         self.accept(frozenset())
+
+    @property
+    def address(self) -> str:
+        return self._session.address
 
     def ready(self) -> bool:
         return self.open and self._session.writable

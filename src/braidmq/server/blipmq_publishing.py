@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
+from braidmq.base.figures import PUBLISHED_QOS0, PUBLISHED_QOS1
+from braidmq.base.tracing import Traced
 from braidmq.broker.admission import is_open
 from braidmq.broker.broker import StagedBatch
 from braidmq.broker.topics import Topic
@@ -54,6 +56,19 @@ class Incoming:
     federation: tuple[str, str] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """How long a message takes until it is stored, and its span where somebody traces."""
+
+    measured: Callable[[], None]
+    traced: Traced | None
+
+    def end(self, error: BraidError | None) -> None:
+        self.measured()
+        if self.traced is not None:
+            self.traced.end("" if error is None else error.code, records=1)
+
+
 class Publishing:
     """The messages of one connection."""
 
@@ -84,10 +99,16 @@ class Publishing:
         if not is_open(topic) and not self._broker.admission.fits_at_once(topic, message.payload):
             return False
         session = self._session
-        staged = self._stage(topic, message)
+        watch = self._watch(message)
+        try:
+            staged = self._stage(topic, message, watch)
+        except BraidError as error:
+            watch.end(error)
+            raise
         due = session.due(message.answer)
 
         def durable(error: BraidError | None) -> None:
+            watch.end(error)
             if error is not None:
                 due.answers = message.refuse(error)
                 self._forget(topic, message)
@@ -99,6 +120,17 @@ class Publishing:
 
     async def take_later(self, message: Incoming) -> Sequence[bytes]:
         """As `take`, with everything that takes time; returns the answer."""
+        watch = self._watch(message)
+        fault: BraidError | None = None
+        try:
+            return await self._take_slowly(message, watch)
+        except BraidError as error:
+            fault = error
+            raise
+        finally:
+            watch.end(fault)
+
+    async def _take_slowly(self, message: Incoming, watch: _Watch) -> Sequence[bytes]:
         broker = self._broker
         topic = await broker.auto_create(message.topic)
         if broker.push.is_blocked(topic.id):
@@ -108,7 +140,7 @@ class Publishing:
             partition, attrs = self._session.lane % topic.partitions, self._attrs(message)
             await broker.admission.produce(topic, partition, b"", message.payload, ttl_ms=self._ttl_ms(message), attrs=attrs)
         else:
-            staged = self._stage(topic, message)
+            staged = self._stage(topic, message, watch)
             try:
                 await broker.durable(staged.log, staged.base_offset + 1)
             except BraidError:
@@ -119,8 +151,15 @@ class Publishing:
 
     # --- steps
 
-    def _stage(self, topic: Topic, message: Incoming) -> StagedBatch:
+    def _watch(self, message: Incoming) -> _Watch:
+        session, tracing = self._session, self._broker.commit.tracing
+        traced = None if tracing is None else tracing.produce("blipmq", session.address, headers=dict(message.metadata))
+        return _Watch(session.measured(PUBLISHED_QOS1 if message.qos else PUBLISHED_QOS0), traced)
+
+    def _stage(self, topic: Topic, message: Incoming, watch: _Watch) -> StagedBatch:
         self._check_room(topic, message)
+        if watch.traced is not None:
+            self._broker.commit.cause(watch.traced.context)
         dedup = self._service.dedup if message.qos else None
         now_ms = self._broker.steady.now_ms()
         key = self._key(topic, message)

@@ -204,8 +204,7 @@ class Queue(BlipMQSubscription):
             self._wake_at(flight.due_s)
         if frames.count:
             outlet.push(frames.data)
-            self.counters.delivered += frames.count
-            self.counters.delivered_bytes += len(frames.data)
+            self.pushed(feed, chunk, chunk.first, end, wanted, frames.count, len(frames.data), outlet.address)
         return end
 
     def _repeat(self) -> None:

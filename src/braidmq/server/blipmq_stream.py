@@ -118,8 +118,7 @@ class Stream(BlipMQSubscription):
         frames = self.outlet.encode(feed, self.name_of(feed.topic), chunk, end, wanted)
         if frames.count:
             self.outlet.push(frames.data)
-            self.counters.delivered += frames.count
-            self.counters.delivered_bytes += len(frames.data)
+            self.pushed(feed, chunk, chunk.first, end, wanted, frames.count, len(frames.data), self.outlet.address)
         return end
 
     def deliver(self) -> None:

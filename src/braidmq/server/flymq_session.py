@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 _COMPRESSED: Final = 0x0E
 """The bits of a frame's flags that say how its payload is compressed."""
 
+_PRODUCING: Final = frozenset(
+    (Op.PRODUCE, Op.PRODUCE_BATCH, Op.PRODUCE_WITH_SCHEMA, Op.PRODUCE_WITH_TTL, Op.TXN_PRODUCE, Op.STAGE_BATCH)
+)
+"""What leads to records in the log, and is traced as that, when it goes the general way."""
+
 logger = logging.getLogger("braidmq.flymq")
 
 
@@ -197,9 +202,12 @@ class FlyMQSession(Session):
     def _execute(self, op: int, flags: int, payload: bytes) -> None:
         clock = self.broker.clock
         began_s = clock.monotonic()
+        traced = self.traced_produce() if op in _PRODUCING and self.broker.commit.tracing is not None else None
 
         def done() -> None:
             self.listener.latency(op).observe(clock.monotonic() - began_s)
+            if traced is not None:
+                traced.end()
 
         try:
             if self.listener.detects_dialect and flymq.only_v126(op):

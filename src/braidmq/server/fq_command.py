@@ -95,15 +95,17 @@ class CommandStream(Stream):
         session = self.session
         match command:
             case Auth():
-                session.run(self._authenticate(command), self._not_let_in)
+                session.run(self._authenticate(command), self._not_let_in, session.measured("auth"))
             case HeartbeatRequest():
                 self._set_interval(command.interval_ms / 1000)
             case Bind():
-                session.run(self._bind(command), self._not_bound)
+                session.run(self._bind(command), self._not_bound, session.measured("bind"))
             case Unbind():
-                session.run(self._unbind(command), self._not_unbound)
+                session.run(self._unbind(command), self._not_unbound, session.measured("unbind"))
             case StatusRequest():
+                ended = session.measured("status")
                 session.answer(encode_status(self._status()))
+                ended()
 
     # --- authentication
 

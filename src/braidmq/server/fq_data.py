@@ -185,6 +185,10 @@ class DataStream(Stream):
     # --- receiving
 
     @property
+    def address(self) -> str:
+        return self.session.address
+
+    @property
     def writable(self) -> bool:
         return self.session.writable
 

@@ -109,11 +109,13 @@ class HttpStream(Stream):
         for request in requests:
             if session.metered:
                 session.charge(0, 1)
+            ended = session.measured("submit" if request.path == "/submit" else "http")
             try:
                 answer, ends = await self._answer(request)
             except BraidError as error:
                 answer, ends = _refusal(error), True
             session.write([answer])
+            ended()
             if ends or not request.keep_alive:
                 session.close_when_idle()
                 return []
@@ -159,7 +161,17 @@ class HttpStream(Stream):
             submission.exchange, submission.route, number.to_bytes(4, "little") + _ID_TAIL, submission.payload,
             encode_tail(submission.sender, (session.listener.node, session.hop)),
         )  # fmt: skip
-        claim = await self._intake.submit(message)
+        traced = None if session.broker.commit.tracing is None else session.traced_produce()
+        code = "INTERNAL"
+        try:
+            claim = await self._intake.submit(message)
+            code = "" if claim.error is None else claim.error.code
+        except BraidError as error:
+            code = error.code
+            raise
+        finally:
+            if traced is not None:
+                traced.end(code, records=1)
         if claim.error is not None:
             return submit_refusal(request, claim.error.text)
         return submit_reply(request, claim.routed, claim.dropped, claim.no_route, 0 if claim.known else 1)

@@ -17,6 +17,7 @@ from braidmq.base import limits
 from braidmq.base.config_listen import Listen
 from braidmq.base.config_settings import Config
 from braidmq.base.errors import BraidError
+from braidmq.base.figures import INTAKE, Histogram
 from braidmq.broker.broker import Broker
 from braidmq.server.session import Session
 
@@ -25,9 +26,6 @@ _SWEEPS_PER_TIMEOUT: Final = 10
 _SWEEP_S_MAX: Final = 1.0
 _LATE_SWEEPS_MAX: Final = 2
 """Sweeping intervals that one sweep may count for, however late it comes."""
-
-PRODUCED: Final = "produce"
-"""What the operation of records that a parser takes is called, whatever a protocol calls it."""
 
 S = TypeVar("S", bound=Session)
 
@@ -57,8 +55,9 @@ class Listener(ABC, Generic[S]):
         self.scheme = listen.scheme
         self.received_bytes = self.sent_bytes = self.accepted = 0
         """Since the port was opened, of connections that are gone, too."""
-        self.produced_s = broker.figures.request(listen.protocol, PRODUCED)
-        """How long answers of records waited for the disk; those that wait together count once."""
+        intake = INTAKE[listen.protocol]
+        self.unanswered_s, self.produced_s = self.measure(intake[0]), self.measure(intake[-1])
+        """How long records without and with an answer waited for the disk; those that wait together count once."""
         self.sessions: set[S] = set()
         # One for each port, not for the process: brokers in different threads would overwrite what the other one has received.
         self.received: Final = memoryview(bytearray(limits.RECEIVE_BUFFER_BYTES))
@@ -79,6 +78,10 @@ class Listener(ABC, Generic[S]):
     @property
     def protocol(self) -> str:
         return self._listen.protocol
+
+    def measure(self, operation: str) -> Histogram:
+        """Where the latency of an operation is counted."""
+        return self.broker.figures.request(self._listen.protocol, operation)
 
     @property
     def encrypted(self) -> bool:

@@ -377,10 +377,9 @@ class Session(asyncio.BufferedProtocol, ABC):
             return
         level = Level(out.level)
         due = self.due(out.take())
-        began_s = self.broker.clock.monotonic()
         traced = None if self.broker.commit.tracing is None else self.traced_produce()
         # At level `none` nobody waits for the disk either, but a read behind the run must still find its records.
-        self.broker.commit.join(level, lambda cycle: self._run_done(due, cycle, level, began_s, traced))
+        self.broker.commit.join(level, lambda cycle: self._run_done(due, cycle, level, traced))
 
     def traced_produce(self, batch: Buffer | None = None) -> Traced:
         """A span of records that were taken in, until their answer."""
@@ -390,10 +389,16 @@ class Session(asyncio.BufferedProtocol, ABC):
         commit.cause(traced.context)
         return traced
 
-    def _run_done(self, due: Due, cycle: Cycle, level: Level, began_s: float, traced: Traced | None) -> None:
+    def measured(self, operation: str) -> Callable[[], None]:
+        """Begin to measure an operation; what is returned is called at its end."""
+        histogram, monotonic = self.listener.measure(operation), self.broker.clock.monotonic
+        began_s = monotonic()
+        return lambda: histogram.observe(monotonic() - began_s)
+
+    def _run_done(self, due: Due, cycle: Cycle, level: Level, traced: Traced | None) -> None:
         if traced is not None:
             traced.end(next((error.code for error in cycle.failures.values()), ""), answer_bytes=due.size)
-        self.listener.produced_s.observe(self.broker.clock.monotonic() - began_s)
+        (self.listener.produced_s if due.size else self.listener.unanswered_s).observe(cycle.done_s - cycle.joined_s)
         if cycle.failures and level is not Level.NONE:
             due.answers = self.failed_run(due.answers, cycle.failures)
         self.settle(due)

@@ -66,6 +66,7 @@ class Documents:
             "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "connections": dict(sorted(Counter(listener.protocol for listener, _ in self._sessions()).items())),
             "connections_max": server.config.max_connections,
+            "latency": {name: {"in": taken, "out": pushed} for name, (taken, pushed) in broker.figures.latency_counts().items()},
             "topics": topics,
             "groups": groups,
             "read_only": read_only,

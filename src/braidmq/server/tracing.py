@@ -1,26 +1,35 @@
 """Spans by OpenTelemetry, through its API package alone: where they go is decided by whoever sets up an SDK in the process.
 
 `tracing_enabled` switches it on. What is made: `braid.produce`, with the context of the records' headers as its parent;
-`braid.append` for the writes of a commit, with links to what it wrote; `braid.fsync` below it; `braid.deliver` for an answer with
-records, with links to the contexts that lie in their headers. No payload, key or header value is ever an attribute.
+`braid.append` for the writes of a commit, with links to what it wrote; `braid.fsync` below it; `braid.deliver` for an answer or a
+push with records, with links to the contexts that lie in their headers and to the `braid.append` that wrote them, if that was
+lately. No payload, key or header value is ever an attribute.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import braidmq
 from braidmq import hot
 from braidmq.base.clock import Clock
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
-from braidmq.base.tracing import Tracing
+from braidmq.base.tracing import Place, Tracing
 from braidmq.log.attrs import decode_headers
 
 _LINKS_MAX: Final = 32
 _RECORDS_LOOKED_AT_MAX: Final = 1000
+_WRITES_REMEMBERED: Final = 64
+"""Of each partition. What is delivered later than that has no link to its write."""
+_CONTEXT_NAMES: Final = {
+    "traceparent": "traceparent", "tracestate": "tracestate", "x-traceparent": "traceparent", "x-tracestate": "tracestate",
+}  # fmt: skip
+"""What headers of records are called, and what W3C calls them. BlipMQ's own metadata of users begins with `x-`."""
 _NS: Final = 1_000_000_000
 
 logger = logging.getLogger("braidmq.tracing")
@@ -59,10 +68,17 @@ class _Tracing:
         self._clock = clock
         self._tracer = trace.get_tracer("braidmq", braidmq.__version__)
         self._w3c = TraceContextTextMapPropagator()
+        self._writes: WeakKeyDictionary[Place, deque[tuple[int, int, Any]]] = WeakKeyDictionary()
+        """First offset, the one behind the last, and the context of the span that wrote them."""
 
-    def produce(self, protocol: str, peer: str, batch: Buffer | None = None) -> _Span:
+    def produce(
+        self, protocol: str, peer: str, batch: Buffer | None = None, headers: Mapping[str, bytes | str] | None = None
+    ) -> _Span:
         trace = self._trace
         contexts = [] if batch is None else self._contexts([batch])
+        own = self._context(headers) if headers else None
+        if own is not None:
+            contexts.append(own)
         parent = None if not contexts else trace.set_span_in_context(trace.NonRecordingSpan(contexts[0]))
         return _Span(
             self._tracer.start_span(
@@ -71,15 +87,18 @@ class _Tracing:
             )
         )  # fmt: skip
 
-    def append(self, seconds: float, records: int, partitions: int, causes: Sequence[Any]) -> Any:
+    def append(self, seconds: float, records: int, written: Sequence[tuple[Place, int, int]], causes: Sequence[Any]) -> Any:
         trace = self._trace
         now = self._now_ns()
         span = self._tracer.start_span(
-            "braid.append", None, trace.SpanKind.INTERNAL, {"braid.records": records, "braid.partitions": partitions},
+            "braid.append", None, trace.SpanKind.INTERNAL, {"braid.records": records, "braid.partitions": len(written)},
             links=[trace.Link(context) for context in causes[:_LINKS_MAX]], start_time=now - round(seconds * _NS),
         )  # fmt: skip
         span.end(now)
-        return span.get_span_context()
+        context = span.get_span_context()
+        for place, first, stop in written:
+            self._writes.setdefault(place, deque(maxlen=_WRITES_REMEMBERED)).append((first, stop, context))
+        return context
 
     def fsync(self, seconds: float, files: int, append: Any) -> None:
         trace = self._trace
@@ -90,26 +109,36 @@ class _Tracing:
         )
         span.end(now)
 
-    def deliver(self, protocol: str, peer: str, topic: str, partition: int, batches: Iterable[Buffer]) -> None:
+    def deliver(
+        self, protocol: str, peer: str, place: Place, first: int, stop: int, records: int, batches: Iterable[Buffer],
+        chosen: Callable[[int], bool] | None = None,
+    ) -> None:
         trace = self._trace
-        attributes = {**_attributes(protocol, peer), "messaging.destination.name": topic, "braid.partition": partition}
-        links = [trace.Link(context) for context in self._contexts(batches)]
+        attributes = _attributes(protocol, peer)
+        attributes |= {"messaging.destination.name": place.topic, "braid.partition": place.partition}
+        attributes |= {"braid.offset": first, "braid.records": records}
+        contexts = self._contexts(batches, first, stop, chosen)
+        contexts += [write for start, end, write in self._writes.get(place, ()) if start < stop and first < end]
+        links = [trace.Link(context) for context in contexts[:_LINKS_MAX]]
         self._tracer.start_span("braid.deliver", None, trace.SpanKind.PRODUCER, attributes, links=links).end()
 
     def _now_ns(self) -> int:
         return self._clock.now_ms() * 1_000_000
 
-    def _contexts(self, batches: Iterable[Buffer]) -> list[Any]:
+    def _contexts(
+        self, batches: Iterable[Buffer], first: int = 0, stop: int | None = None, chosen: Callable[[int], bool] | None = None
+    ) -> list[Any]:
         """The contexts that lie in the headers of records, each once, as many as are worth linking."""
         found: dict[Any, Any] = {}
         looked_at = 0
 
         def take(offset: int, timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> bytes:
-            return attrs
+            meant = (stop is None or offset < stop) and (chosen is None or chosen(offset))
+            return attrs if meant else b""
 
         for batch in batches:
             try:
-                blocks, _ = hot.decode_records(bytes(batch), 0, _RECORDS_LOOKED_AT_MAX - looked_at, take)
+                blocks, _ = hot.decode_records(bytes(batch), first, _RECORDS_LOOKED_AT_MAX - looked_at, take)
                 looked_at += len(blocks)
                 for block in blocks:
                     if block:
@@ -123,10 +152,14 @@ class _Tracing:
                 break
         return list(found.values())[:_LINKS_MAX]
 
-    def _context(self, headers: Mapping[str, bytes]) -> Any:
-        if "traceparent" not in headers:
+    def _context(self, headers: Mapping[str, bytes | str]) -> Any:
+        carrier: dict[str, str] = {}
+        for name, official in _CONTEXT_NAMES.items():
+            value = headers.get(name)
+            if value is not None:
+                carrier.setdefault(official, value if isinstance(value, str) else value.decode("ascii", "replace"))
+        if not carrier:
             return None
-        carrier = {name: headers[name].decode("ascii", "replace") for name in ("traceparent", "tracestate") if name in headers}
         context = self._trace.get_current_span(self._w3c.extract(carrier)).get_span_context()
         return context if context.is_valid else None
 

@@ -1,7 +1,8 @@
 """A broker in a thread of the test's own process, and the few calls that most tests need.
 
-The engine, the disk and the sockets are the real ones. What differs from `braid serve`: asyncio's own event loop instead of uvloop,
-because its time can be moved; durability `os`, because a test directory need not survive the loss of power; free ports.
+The engine, the files and the sockets are the real ones. What differs from `braid serve`: the event loop is asyncio's own, because
+its time can be moved; durability `os`, and nothing is synced, because a test directory need not survive the loss of
+power; free ports. Whoever asks for durability `fsync` gets it, with all syncs.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from braidmq.base.config import Config, Listen
+from braidmq.base.disk_real import RealDisk
 from braidmq.client.models import Record, RecordMetadata
 from braidmq.client.sync import Client, connect
 from braidmq.server.app import BrokerServer
 from braidmq.testing.movable_clock import MovableClock, MovableLoop
+from braidmq.testing.unsynced_disk import UnsyncedDisk
 
 T = TypeVar("T")
 _PATIENCE_S: Final = 60.0
@@ -71,7 +74,8 @@ class ThreadBroker:
     async def _start(self) -> None:
         listen = tuple(Listen(name, *self._place(name)) for name in _PROTOCOLS)
         config = Config(**({"data_dir": str(self.data_dir), "listen": listen, "durability": "os"} | self._settings))
-        server = BrokerServer(config, clock=self.clock)
+        disk = RealDisk() if config.durability == "fsync" else UnsyncedDisk()
+        server = BrokerServer(config, disk=disk, clock=self.clock)
         await server.start()
         self._server = server
         self.addresses = dict(server.addresses)

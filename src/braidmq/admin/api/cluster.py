@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import braidmq
 from braidmq.admin.call import Call, Nothing
-from braidmq.admin.looking import open_log
+from braidmq.admin.looking import open_logs
 from braidmq.admin.times import rfc3339
 from braidmq.base.errors import BraidError
 from braidmq.broker.pace import Pace
@@ -165,10 +165,9 @@ async def get_cluster(call: Call[Nothing, Nothing]) -> ClusterRow:
     total = 0
     pace = Pace()
     for topic in map(call.broker.topics.get, names):
-        for number in range(0 if topic is None else topic.partitions):
-            assert topic is not None
-            log = await open_log(call.broker, topic, number, pace)
-            total += 0 if log is None else log.high_watermark - log.log_start
+        if topic is not None:
+            logs = await open_logs(call.broker, topic, pace)
+            total += sum(log.high_watermark - log.log_start for log in logs if log is not None)
     nodes = list_nodes(call)
     rate = call.server.broker.figures.records_per_s(call.broker.clock.monotonic())
     return ClusterRow(

@@ -78,7 +78,8 @@ async def list_letter_topics(call: Call[Nothing, Nothing]) -> list[LetterTopic]:
     letters, table = broker.dead_letters, broker.work.table.letters
     found = []
     pace = Pace()
-    for name in broker.topic_names():
+    suffix = broker.settings.dlq_suffix
+    for name in [name for name in broker.topic_names() if name.endswith(suffix)]:
         await pace.step()
         topic = broker.topics.get(name)
         origin = letters.origin_of(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,10 +12,10 @@ from braidmq.admin.live import Event, LiveStream
 from braidmq.admin.looking import parts_of, subscribers
 from braidmq.admin.metrics.snapshot import Snapshot
 from braidmq.base.config_settings import SETTINGS
-from braidmq.base.figures import Histogram
+from braidmq.base.figures import Figures as BrokerFigures
+from braidmq.base.figures import Histogram, quantile
 from braidmq.security.rules import Rule
 from braidmq.server.app import BrokerServer
-from braidmq.server.listener import PRODUCED
 
 _LIVE_SECONDS = 1.0
 
@@ -26,6 +25,16 @@ class Fine:
     """That the API answers."""
 
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Of one protocol, since the last figures of this stream; 0 where nothing happened."""
+
+    in_p50_ms: Annotated[float, "from taking records in until they are as durable as asked"]
+    in_p99_ms: float
+    out_p50_ms: Annotated[float, "from writing a record until it was pushed; 0 for FlyMQ, whose clients fetch"]
+    out_p99_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +54,8 @@ class Figures:
     topics: int
     auth_failures: int
     errors: int
-    produce_p50_ms: Annotated[float, "since the last figures of this stream"]
-    produce_p99_ms: float
-    commit_p99_ms: float
+    latency: Annotated[dict[str, Latency], "by protocol"]
+    commit_p99_ms: Annotated[float, "since the last figures of this stream"]
     fsync_p99_ms: float
 
 
@@ -146,23 +154,21 @@ async def get_stats(call: Call[Nothing, Nothing]) -> Statistics:
             "uptime_seconds": value("braid_uptime_seconds"), "memory_bytes": value("process_resident_memory_bytes"),
             "cpu_seconds": value("process_cpu_seconds_total"), "open_files": value("process_open_fds"),
         },
-        figures=_figures(server, broker.figures.request("flymq", PRODUCED).counts, broker.figures.commit_s.counts,
-                         broker.figures.sync_s.counts),
+        figures=_figures(server, Counts.of(broker.figures)),
     )  # fmt: skip
 
 
 def follow_figures(call: Call[Nothing, Nothing]) -> LiveStream:
     """Follow the figures: server-sent events, one `figures` a second."""
-    figures = call.broker.figures
-    produced = figures.request("flymq", PRODUCED)
-    before = [[0] * len(produced.counts), [0] * len(figures.commit_s.counts), [0] * len(figures.sync_s.counts)]
+    before: Counts | None = None
 
     async def step() -> list[Event]:
+        nonlocal before
         call.require(Rule.AUTHENTICATED, what="follow_figures")
-        now = [produced.counts[:], figures.commit_s.counts[:], figures.sync_s.counts[:]]
-        recent = [[new - old for new, old in zip(*pair, strict=True)] for pair in zip(now, before, strict=True)]
-        before[:] = now
-        return [Event("figures", _figures(call.server, *recent))]
+        now = Counts.of(call.broker.figures)
+        recent = now if before is None else now.since(before)
+        before = now
+        return [Event("figures", _figures(call.server, recent))]
 
     return LiveStream(step, _LIVE_SECONDS)
 
@@ -198,7 +204,31 @@ def get_config(call: Call[Nothing, Nothing]) -> list[SettingRow]:
     return rows
 
 
-def _figures(server: BrokerServer, produced: list[int], committed: list[int], synced: list[int]) -> Figures:
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often what took how long."""
+
+    protocols: dict[str, tuple[list[int], list[int]]]
+    commits: list[int]
+    syncs: list[int]
+
+    @classmethod
+    def of(cls, figures: BrokerFigures) -> Counts:
+        return cls(figures.latency_counts(), figures.commit_s.counts, figures.sync_s.counts)
+
+    def since(self, before: Counts) -> Counts:
+        protocols = {
+            name: (_less(taken, before.protocols[name][0]), _less(pushed, before.protocols[name][1]))
+            for name, (taken, pushed) in self.protocols.items()
+        }
+        return Counts(protocols, _less(self.commits, before.commits), _less(self.syncs, before.syncs))
+
+
+def _less(new: list[int], old: list[int]) -> list[int]:
+    return [each - earlier for each, earlier in zip(new, old, strict=True)]
+
+
+def _figures(server: BrokerServer, counts: Counts) -> Figures:
     broker = server.broker
     figures = broker.figures
     parts = [*broker.push.closed.values(), *(queue.counters for queue in broker.fq.all())]
@@ -220,14 +250,14 @@ def _figures(server: BrokerServer, produced: list[int], committed: list[int], sy
         topics=len(broker.topics),
         auth_failures=figures.auth_failures,
         errors=sum(figures.errors.values()),
-        produce_p50_ms=_quantile_ms(produced, 0.5),
-        produce_p99_ms=_quantile_ms(produced, 0.99),
-        commit_p99_ms=_quantile_ms(committed, 0.99),
-        fsync_p99_ms=_quantile_ms(synced, 0.99),
+        latency={
+            name: Latency(_ms(taken, 0.5), _ms(taken, 0.99), _ms(pushed, 0.5), _ms(pushed, 0.99))
+            for name, (taken, pushed) in counts.protocols.items()
+        },
+        commit_p99_ms=_ms(counts.commits, 0.99),
+        fsync_p99_ms=_ms(counts.syncs, 0.99),
     )
 
 
-def _quantile_ms(counts: Iterable[int], part: float) -> float:
-    histogram = Histogram()
-    histogram.counts = list(counts)
-    return histogram.quantile(part) * 1000
+def _ms(counts: list[int], part: float) -> float:
+    return round(quantile(counts, part) * 1000, 3)

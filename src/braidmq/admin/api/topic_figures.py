@@ -7,7 +7,7 @@ from typing import Annotated
 
 from braidmq.admin.api.topics import TopicQuery, topic_page
 from braidmq.admin.call import Call, Nothing
-from braidmq.admin.looking import open_log
+from braidmq.admin.looking import open_logs
 from braidmq.broker.broker import Broker
 from braidmq.broker.group_lag import GroupLag
 from braidmq.broker.pace import Pace
@@ -49,8 +49,7 @@ async def list_topic_figures(call: Call[TopicQuery, Nothing]) -> list[TopicFigur
 async def _records_since(broker: Broker, topic: Topic, since_ms: int, pace: Pace) -> int:
     """Records that came since then. Only a partition whose newest segment has some is looked into."""
     found = 0
-    for number in range(topic.partitions):
-        log = await open_log(broker, topic, number, pace)
+    for number, log in enumerate(await open_logs(broker, topic, pace)):
         if log is not None and log.segments and log.segments[-1].has_index and log.segments[-1].index.max_timestamp >= since_ms:
             found += log.high_watermark - await broker.coordinator.offset_for_time(topic.name, number, since_ms)
     return found

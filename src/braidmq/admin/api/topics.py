@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from braidmq.admin.call import Call, Nothing, PageQuery
-from braidmq.admin.looking import open_log
+from braidmq.admin.looking import open_logs
 from braidmq.admin.shapes import Bounds
 from braidmq.admin.times import rfc3339
 from braidmq.base import limits
@@ -113,8 +113,12 @@ async def list_topics(call: Call[TopicQuery, Nothing]) -> list[TopicRow]:
 def topic_page(call: Call[TopicQuery, Nothing]) -> tuple[list[str], str | None]:
     """The names that a query asks for, and the cursor of the next ones. Names are chosen first: rights take longer to look up."""
     query, wanted = call.query, call.query.search.casefold()
-    names = [name for name in call.broker.topic_names() if name.startswith(query.prefix) and wanted in name.casefold()]
-    return call.page(call.visible(names), lambda name: name, query)
+    names = call.broker.topic_names()
+    if query.prefix:
+        names = [name for name in names if name.startswith(query.prefix)]
+    if wanted:
+        names = [name for name in names if wanted in name.casefold()]
+    return call.page_of(names, call.visible, query)
 
 
 async def create_topic(call: Call[Nothing, NewTopic]) -> TopicDetail:
@@ -154,8 +158,7 @@ async def configure_topic(call: Call[Nothing, TopicChange]) -> TopicDetail:
 
 async def partition_rows(broker: Broker, topic: Topic, pace: Pace) -> list[PartitionRow]:
     rows = []
-    for number in range(topic.partitions):
-        log = await open_log(broker, topic, number, pace)
+    for number, log in enumerate(await open_logs(broker, topic, pace)):
         if log is None:
             rows.append(PartitionRow(number, 0, 0, 0, 0, 0, 0))
             continue

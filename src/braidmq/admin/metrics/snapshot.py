@@ -16,15 +16,14 @@ from typing import Any, Final
 
 import braidmq
 from braidmq import hot
-from braidmq.admin.looking import open_log, parts_of, subscribers
+from braidmq.admin.looking import open_logs, parts_of, subscribers
 from braidmq.base import limits
-from braidmq.base.figures import Histogram
+from braidmq.base.figures import PRODUCED, Histogram
 from braidmq.broker.broker import Broker
 from braidmq.broker.names import INTERNAL_PREFIX
 from braidmq.broker.pace import Pace
 from braidmq.broker.push.subscription import Counters
 from braidmq.server.app import BrokerServer
-from braidmq.server.listener import PRODUCED
 
 _LAG_SECONDS: Final = 10.0
 
@@ -87,8 +86,7 @@ class MetricsReader:
         for topic in topics:
             records = read = size = 0
             partitions += topic.partitions
-            for number in range(topic.partitions):
-                log = await open_log(broker, topic, number, pace)
+            for number, log in enumerate(await open_logs(broker, topic, pace)):
                 if log is None:
                     continue
                 records += log.high_watermark
@@ -109,10 +107,9 @@ class MetricsReader:
             rows.sort(reverse=True)
             shown = rows[: limits.METRIC_TOPICS_MAX]
         found.put("braid_topics_not_shown", len(rows) - len(shown))
-        for size, name, records, read in shown:
-            found.put("braid_topic_bytes", size, name)
-            found.put("braid_topic_records_total", records, name)
-            found.put("braid_topic_read_records_total", read, name)
+        found.values["braid_topic_bytes"] = {(name,): size for size, name, _, _ in shown}
+        found.values["braid_topic_records_total"] = {(name,): records for _, name, records, _ in shown}
+        found.values["braid_topic_read_records_total"] = {(name,): read for _, name, _, read in shown}
         return read_only
 
     def _traffic(self, found: Snapshot, broker: Broker) -> None:
@@ -120,11 +117,11 @@ class MetricsReader:
         found.put("braid_records_in_total", figures.records)
         found.put("braid_log_written_bytes_total", figures.written_bytes)
         for (protocol, operation), histogram in figures.requests.items():
-            found.put("braid_request_seconds", _copied(histogram), protocol, operation)
-        found.put("braid_commit_seconds", _copied(figures.commit_s))
-        found.put("braid_append_seconds", _copied(figures.append_s))
-        found.put("braid_fsync_seconds", _copied(figures.sync_s))
-        found.put("braid_batch_records", _copied(figures.batch_records))
+            found.put("braid_request_seconds", histogram.copy(), protocol, operation)
+        found.put("braid_commit_seconds", figures.commit_s.copy())
+        found.put("braid_append_seconds", figures.append_s.copy())
+        found.put("braid_fsync_seconds", figures.sync_s.copy())
+        found.put("braid_batch_records", figures.batch_records.copy())
         for code, count in figures.errors.items():
             found.put("braid_errors_total", count, code)
         found.put("braid_auth_failures_total", figures.auth_failures)
@@ -219,12 +216,6 @@ def _sum(counts: Any) -> float:
     """Of a report, which anybody may have written."""
     values = counts.values() if isinstance(counts, dict) else ()
     return sum(value for value in values if isinstance(value, (int, float)))
-
-
-def _copied(histogram: Histogram) -> Histogram:
-    copy = Histogram(histogram.bounds)
-    copy.counts, copy.total = histogram.counts[:], histogram.total
-    return copy
 
 
 def _resident_bytes(peak_kib: int) -> int:

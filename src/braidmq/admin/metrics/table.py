@@ -42,7 +42,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     # --- latency and the disk
     Metric(
         "braid_request_seconds", "histogram",
-        "Time from a request to its answer. Requests whose answers wait together for the disk count once.",
+        "Time from a request to its answer, or from a write to its push. What waits for the disk together counts once.",
         ("protocol", "operation"),
     ),
     Metric("braid_commit_seconds", "histogram", "Time from the first write of a commit until it is as durable as asked."),

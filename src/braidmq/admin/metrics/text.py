@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from typing import Final
 
-from braidmq.admin.metrics.snapshot import Labels, Snapshot, Value
+from braidmq.admin.metrics.snapshot import Labels, Snapshot
 from braidmq.admin.metrics.table import BY_NAME, METRICS
+from braidmq.base import limits
 from braidmq.base.figures import Histogram
 
 MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
+_SERIES_REMEMBERED: Final = 5 * (limits.METRIC_TOPICS_MAX + limits.METRIC_GROUPS_MAX)
+"""The names of a scrape are those of the one before it."""
 _LINES_AT_ONCE: Final = 2000
 """After so many lines other requests of the thread have their turn."""
 
@@ -23,8 +27,12 @@ async def scrape_text(snapshot: Snapshot) -> str:
             continue
         lines.append(f"# HELP {metric.name} {metric.doc}")
         lines.append(f"# TYPE {metric.name} {metric.kind}")
+        name = metric.name
         for labels, value in values.items():
-            _write(lines, metric.name, labels, value)
+            if isinstance(value, Histogram):
+                _write(lines, name, labels, value)
+            else:
+                lines.append(f"{_series(name, labels)} {value if type(value) is int else _number(value)}")
             if len(lines) - paused > _LINES_AT_ONCE:
                 paused = len(lines)
                 await asyncio.sleep(0)
@@ -32,11 +40,17 @@ async def scrape_text(snapshot: Snapshot) -> str:
     return "\n".join(lines)
 
 
-def _write(lines: list[str], name: str, labels: Labels, value: Value) -> None:
-    pairs = [f'{label}="{_escaped(text)}"' for label, text in zip(BY_NAME[name].labels, labels, strict=True)]
-    if not isinstance(value, Histogram):
-        lines.append(f"{name}{{{','.join(pairs)}}} {_number(value)}" if pairs else f"{name} {_number(value)}")
-        return
+@lru_cache(_SERIES_REMEMBERED)
+def _series(name: str, labels: Labels) -> str:
+    return f"{name}{{{','.join(_pairs(name, labels))}}}" if labels else name
+
+
+def _pairs(name: str, labels: Labels) -> list[str]:
+    return [f'{label}="{_escaped(text)}"' for label, text in zip(BY_NAME[name].labels, labels, strict=True)]
+
+
+def _write(lines: list[str], name: str, labels: Labels, value: Histogram) -> None:
+    pairs = _pairs(name, labels)
     seen = 0
     for bound, count in zip((*value.bounds, float("inf")), value.counts, strict=True):
         seen += count

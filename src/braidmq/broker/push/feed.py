@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from braidmq.broker.push.hub import Hub
 
 SEQUENCE_OFFSET_BITS: Final = 40
+_WRITES_REMEMBERED: Final = 32
 _SEQUENCE_PARTITIONS: Final = 1 << (64 - SEQUENCE_OFFSET_BITS)
 
 logger = logging.getLogger("braidmq.push")
@@ -62,6 +64,9 @@ class Feed:
         """What there was at the last one."""
         self.late: asyncio.TimerHandle | None = None
         """A wake-up that waits for more to come."""
+        self._written: deque[tuple[int, int, float]] = deque(maxlen=_WRITES_REMEMBERED)
+        """What came lately: the first offset, the one behind the last, and when its write began."""
+        self._seen = log.high_watermark
         self._chunks: dict[int, Chunk] = {}
         self._large: Chunk | None = None
         """A chunk that was too large to be handed out at once, and of which there is more."""
@@ -97,6 +102,9 @@ class Feed:
         self._large = None
 
     def _tail_moved(self) -> None:
+        tail = self.log.high_watermark
+        self._written.append((self._seen, tail, self.log.newest_written_s))
+        self._seen = tail
         if not self.moved:
             self.moved = True
             self._hub.feed_moved(self)
@@ -115,6 +123,17 @@ class Feed:
             except Exception:
                 # A bug of ours with one reader is not to hold up the others.
                 logger.exception("%s/%d: a reader failed", self.topic.name, self.partition)
+
+    def age_s(self, chunk: Chunk, stop: int) -> float:
+        """How long ago the record before `stop` was written, as exactly as is known."""
+        clock = self._hub.clock
+        for first, end, written_s in reversed(self._written):
+            if first < stop <= end and written_s:
+                return clock.monotonic() - written_s
+            if end < stop:
+                break
+        # It waited for its reader: milliseconds are fine enough.
+        return max(0, clock.now_ms() - layout.read_header(chunk.batches[-1]).max_timestamp) / 1000
 
     # --- reading
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from braidmq.base import limits
+from braidmq.base.tracing import Tracing
 from braidmq.broker.journal import StateMachine
 from braidmq.broker.machines import SUBSCRIBERS
 from braidmq.broker.push.chunk import Chunk
@@ -42,6 +43,8 @@ class Hub:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
+        self.clock = broker.clock
+        self.figures = broker.figures
         self.steady_ms = broker.steady.now_ms
         self._feeds: dict[tuple[int, int], Feed] = {}
         self.closed: dict[str, Counters] = {}
@@ -68,6 +71,10 @@ class Hub:
         """How far those came who go on where they were."""
 
         self.subscribers = SubscriberTable()
+
+    @property
+    def tracing(self) -> Tracing | None:
+        return self._broker.commit.tracing
 
     def machines(self) -> Mapping[str, StateMachine]:
         """What of this has to survive."""

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.base.figures import DELIVERED
 from braidmq.broker.push.chunk import Chunk
 from braidmq.broker.push.feed import Feed
 from braidmq.broker.push.hub import Hub
@@ -73,6 +74,7 @@ class Subscription:
         """The next offset to look at in each partition."""
         self.pending = Pending()
         self.counters = Counters()
+        self._delivered_s = hub.figures.request(self.protocol, DELIVERED)
         self._held: set[int] = set()
         """Topics that it holds up, by being full."""
         self._stalled: set[Feed] = set()
@@ -245,6 +247,18 @@ class Subscription:
             (self.hub.set_blocked if self.overflow is Overflow.BLOCK else self.hub.set_full)(topic_id, False)
 
     # --- delivering
+
+    def pushed(
+        self, feed: Feed, chunk: Chunk, first: int, stop: int, wanted: bytes | None, count: int, size: int, address: str
+    ) -> None:
+        """Count records that went out to `address`, those of `chunk` from `first` up to `stop`, and how old they are by now."""
+        self.counters.delivered += count
+        self.counters.delivered_bytes += size
+        self._delivered_s.observe(feed.age_s(chunk, stop))
+        tracing = self.hub.tracing
+        if tracing is not None:
+            chosen = None if wanted is None else lambda offset: bool(wanted[offset - first])
+            tracing.deliver(self.protocol, address, feed.log, first, stop, count, chunk.batches, chosen)
 
     def deliver(self) -> None:
         """Deliver what is pending, as far as the receiver takes it."""

@@ -101,6 +101,8 @@ class Consumer:
         """A new share that is not in use yet."""
         self._kept: dict[TopicPartition, int] | None = None
         """While there are no partitions between two shares: how far the former ones were read."""
+        self._unstored: dict[TopicPartition, int] = {}
+        """The same, if it could not be committed when they were given up: it can be with the next share."""
 
     async def __aenter__(self) -> Consumer:
         await self.start()
@@ -225,6 +227,7 @@ class Consumer:
         self._begin(parts, {part: max(offset, kept.get(part, 0)) for part, offset in committed.items()}, committed)
         self._ticket = share.member, share.generation
         self._share = self._kept = None
+        self._unstored = {}
         self._recalled = membership.recalled
 
     async def _give_up(self) -> None:
@@ -234,6 +237,7 @@ class Consumer:
             try:
                 await self._store(kept, self._ticket)
             except BraidError as fault:
+                self._unstored = kept
                 log.info("group %s: positions not committed before partitions were given up: %s", self.group, fault)
         await self._end_fetching()
         with self._inbox.mutex:
@@ -275,9 +279,6 @@ class Consumer:
         self._retries.settle_handed()
         found: list[ConsumedRecord] = []
         while len(found) < limit:
-            if self._recalled and found:
-                # The application processes these first, and gives its partitions up with its next call.
-                break
             taken = [] if self._recalled else list(islice(self._records, limit - len(found)))
             if taken:
                 self._hand_out(taken)
@@ -286,7 +287,7 @@ class Consumer:
             if not self._recalled:
                 self._finish_piece()
             try:
-                if not await self._next_piece(0.0 if found else max(0.0, deadline_s - time.monotonic())):
+                if not await self._next_piece(max(0.0, deadline_s - time.monotonic()), in_hand=bool(found)):
                     break
             except BraidError as fault:
                 if not found:
@@ -316,14 +317,17 @@ class Consumer:
                     chunk.part.position = chunk.offset
             self._current = None
 
-    async def _next_piece(self, timeout_s: float | None) -> bool:
-        """Make the next records the current ones; False when none came in time."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    async def _next_piece(self, timeout_s: float | None, in_hand: bool = False) -> bool:
+        """Make the next records the current ones; False when none came in time. With some `in_hand` nothing is waited for."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s * (not in_hand)
         while True:
             if self.closed:
                 raise BraidError("CLIENT_CLOSED", what="consumer")
             self._arrived.clear()
             if self._recalled:
+                if in_hand:
+                    # The application processes these first, and gives its partitions up with its next call.
+                    return False
                 await self._follow_group()
             again = self._retries.take_due(time.monotonic())
             self._retrying = again is not None
@@ -468,6 +472,9 @@ class Consumer:
         foreign = next((key for key in offsets if TopicPartition(*key) not in self._inbox.parts), None)
         if foreign is not None:
             raise BraidError("INVALID_ARGUMENT", reason=f"{foreign[0]}/{foreign[1]} is not read by this consumer")
+        await self._ask_to_commit(offsets, member, generation)
+
+    async def _ask_to_commit(self, offsets: Mapping[TopicPartition, int], member: str, generation: int) -> None:
         rows = tuple(flymq.TopicOffset(topic, number, offset) for (topic, number), offset in offsets.items())
         try:
             await self._control.ask([flymq.GroupCommit(self.group, member, generation, rows)])
@@ -478,23 +485,28 @@ class Consumer:
 
     async def _store_at_last(self, offsets: dict[TopicPartition, int]) -> None:
         """Store positions on close. A member that the broker forgot, as it does in a restart, joins once more to do so."""
-        try:
-            await self._store(offsets, self._ticket)
+        membership = self._membership
+        if self._kept is None:
+            try:
+                await self._store(offsets, self._ticket)
+                return
+            except BraidError as fault:
+                if not lost_membership(fault) or membership is None:
+                    raise
+        elif not offsets:
             return
-        except BraidError as fault:
-            membership = self._membership
-            if not lost_membership(fault) or membership is None:
-                raise
+        assert membership is not None, "only a member gives partitions up"
         deadline_s = time.monotonic() + JOIN_SECONDS_MAX
+        # Where the group settles anew between the share and its commit, the next share is on its way.
         while not await self._store_rejoined(membership, offsets, deadline_s):
-            # The group settled anew between the share and its commit; the next share is on its way.
             log.debug("group %s: the last commit of this member is tried with its next share", self.group)
 
     async def _store_rejoined(self, membership: Membership, offsets: dict[TopicPartition, int], deadline_s: float) -> bool:
         """Wait for the member's next share and store what of it is ahead; False when that share was void again."""
         while True:
             self._arrived.clear()
-            share = membership.take()
+            share = membership.take() or self._share
+            self._share = None
             if share is not None:
                 break
             if not await self._arrived.wait(max(0.0, deadline_s - time.monotonic())):
@@ -504,8 +516,10 @@ class Consumer:
         committed = await self._offsets([part for part in owned if part in offsets], "commit")
         # Others may have read on meanwhile; nobody is set back.
         ahead = {part: offsets[part] for part, offset in committed.items() if offsets[part] > offset}
+        if not ahead:
+            return True
         try:
-            await self._store(ahead, (share.member, share.generation))
+            await self._ask_to_commit(ahead, share.member, share.generation)
         except BraidError as fault:
             if not lost_membership(fault):
                 raise
@@ -573,7 +587,8 @@ class Consumer:
         self._stop.set()
         try:
             if self.group and self._settings.auto_commit and self._started:
-                await self._store_at_last(self.positions() if in_hand else self._processed())
+                read = self.positions() if in_hand else self._processed()
+                await self._store_at_last(read if self._kept is None else self._unstored)
         finally:
             self.closed = True
             await self._end_fetching()

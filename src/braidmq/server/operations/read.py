@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from typing import Final
 
 from braidmq import hot
 from braidmq.base import limits
@@ -17,6 +19,8 @@ from braidmq.wire.flymq.frames import encode_header
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _V126_FETCH = struct.Struct(">IQ")
+_TRACED_BYTES_MAX: Final = 256 * limits.KIB
+"""Of an answer with rows, how much is looked at for contexts."""
 
 
 def consume(caller: Caller, request: flymq.Consume) -> Outcome:
@@ -50,6 +54,8 @@ def _check_readable(request: flymq.Consume, log: PartitionLog) -> None:
 def _consumed(caller: Caller, request: flymq.Consume, log: PartitionLog, rows: Rows) -> Answer:
     # A stored row is the answer with the offset behind it.
     row = caller.broker.row_at(log, rows, request.offset)
+    if caller.broker.commit.tracing is not None:
+        _trace(caller, log, request.offset, request.offset + 1, rows)
     log.read_records += 1
     log.read_bytes += len(row)
     return [encode_header(request.op, len(row) - 8), row[:-8]]
@@ -64,25 +70,24 @@ def fetch(caller: Caller, request: flymq.Fetch) -> Outcome:
     rows = log.read_rows(offset, records_max, limits.FETCH_BYTES_TARGET)
     if isinstance(rows, Cold):
         return _fetch_cold(caller, request, log, rows, offset, records_max)
-    return _fetched(caller, request, log, rows)
+    return _fetched(caller, request, log, rows, offset)
 
 
 async def _fetch_cold(
     caller: Caller, request: flymq.Fetch, log: PartitionLog, cold: Cold, offset: int, records_max: int
 ) -> Answer:
     rows = await caller.broker.finish_rows(log, cold, offset, records_max, limits.FETCH_BYTES_TARGET)
-    return _fetched(caller, request, log, rows)
+    return _fetched(caller, request, log, rows, offset)
 
 
 async def _fetch_filtered(caller: Caller, request: flymq.Fetch, log: PartitionLog, offset: int, records_max: int) -> Answer:
-    return _fetched(caller, request, log, await caller.broker.filtered(log, offset, records_max, request.filter))
+    rows = await caller.broker.filtered(log, offset, records_max, request.filter)
+    return _fetched(caller, request, log, rows, offset)
 
 
-def _fetched(caller: Caller, request: flymq.Fetch, log: PartitionLog, rows: Rows) -> Answer:
-    tracing = caller.broker.commit.tracing
-    if tracing is not None and rows.count:
-        # Rows are without attributes, so there is nothing to link to.
-        tracing.deliver("flymq", caller.address, log.topic, log.partition, ())
+def _fetched(caller: Caller, request: flymq.Fetch, log: PartitionLog, rows: Rows, offset: int) -> Answer:
+    if rows.count and caller.broker.commit.tracing is not None:
+        _trace(caller, log, offset, rows.next_offset, rows)
     log.read_records += rows.count
     log.read_bytes += rows.size
     head = encode_header(request.op, 12 + rows.size)
@@ -91,6 +96,31 @@ def _fetched(caller: Caller, request: flymq.Fetch, log: PartitionLog, rows: Rows
         return [head + _V126_FETCH.pack(rows.count, rows.next_offset), items]
     # The stored rows are the items of a documented answer: what goes to the socket are slices of the log.
     return [head + _U32.pack(rows.count), *rows.slices, _U64.pack(rows.next_offset)]
+
+
+def _trace(caller: Caller, log: PartitionLog, first: int, stop: int, rows: Rows) -> None:
+    """A span for rows that go out. Rows are without attributes, so what they are linked to is read from their batches."""
+    tracing = caller.broker.commit.tracing
+    assert tracing is not None
+    sent = frozenset(_offsets(rows))
+    try:
+        read = log.read_batches(first, _TRACED_BYTES_MAX)
+    except BraidError:
+        # Damage behind the rows, of which the reader hears when it comes there.
+        read = Batches([], 0, first)
+    batches = () if isinstance(read, Cold) else read.slices
+    tracing.deliver("flymq", caller.address, log, first, stop, rows.count, batches, sent.__contains__)
+
+
+def _offsets(rows: Rows) -> Iterator[int]:
+    """The offset at the end of each row."""
+    for data in rows.slices:
+        at = 0
+        while at < len(data):
+            at += 4 + _U32.unpack_from(data, at)[0]
+            at += 4 + _U32.unpack_from(data, at)[0]
+            yield _U64.unpack_from(data, at)[0]
+            at += _U64.size
 
 
 def fetch_batches(caller: Caller, request: flymq.FetchBatches) -> Outcome:
@@ -121,7 +151,8 @@ async def _fetch_batches_later(
 def _fetched_batches(caller: Caller, request: flymq.FetchBatches, log: PartitionLog, read: Batches) -> Answer:
     tracing = caller.broker.commit.tracing
     if tracing is not None and read.size:
-        tracing.deliver("flymq", caller.address, log.topic, log.partition, read.slices)
+        records = read.next_offset - request.offset
+        tracing.deliver("flymq", caller.address, log, request.offset, read.next_offset, records, read.slices)
     log.read_records += max(0, read.next_offset - request.offset)
     log.read_bytes += read.size
     empty = flymq.FetchedBatches(request.topic, request.partition, log.high_watermark, log.log_start, b"")

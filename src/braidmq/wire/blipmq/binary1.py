@@ -24,7 +24,6 @@ closed without a word. A payload that does not fit its type is `Refused` with th
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -33,6 +32,7 @@ from braidmq.base.errors import BraidError
 from braidmq.wire.blipmq.faults import Malformed, Refused
 from braidmq.wire.blipmq.frames import Buffer, LengthReader, TooLarge
 from braidmq.wire.blipmq.messages import ErrorCode
+from braidmq.wire.shape import shape
 
 VERSION: Final = 1
 HEAD_BYTES: Final = 9
@@ -74,17 +74,17 @@ class Type(IntEnum):
     POLL = 9
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Hello:
     version: int = VERSION
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Auth:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Publish:
     """From a client a message to publish; from the server the answer to a POLL."""
 
@@ -93,36 +93,36 @@ class Publish:
     qos: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Subscribe:
     topic: str
     qos: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Ack:
     """From the server: done, with the id of a new subscription or 0. From a client: the correlation id is the tag of a delivery."""
 
     subscription: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Nack:
     code: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Ping:
     """Are you there?"""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Pong:
     """Yes."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Poll:
     """One message of a subscription, please."""
 
@@ -132,7 +132,7 @@ class Poll:
 Message = Hello | Auth | Publish | Subscribe | Ack | Nack | Ping | Pong | Poll
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Frame:
     message: Message
     correlation: int = 0

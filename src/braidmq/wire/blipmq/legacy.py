@@ -10,7 +10,6 @@ it is to close.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -18,6 +17,7 @@ from braidmq.base import limits
 from braidmq.hot.flatbuffer import OFFSET, U8, U64, Damaged, Shape, octets, string
 from braidmq.wire.blipmq.faults import Malformed
 from braidmq.wire.blipmq.frames import FRAME_BYTES_MAX, Buffer, LengthReader, TooLarge
+from braidmq.wire.shape import shape
 
 INFO_SUBSCRIBED: Final = "subscribed"
 _SUB_ACK: Final = 0
@@ -42,7 +42,7 @@ class Action(IntEnum):
     QUIT = 3
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Command:
     action: Action
     topic: str = ""
@@ -50,13 +50,13 @@ class Command:
     ttl_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class SubAck:
     topic: str
     info: str = INFO_SUBSCRIBED
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Message:
     id: int
     payload: bytes

@@ -6,11 +6,11 @@ Values are as they came: a QoS of 2 or a topic with a wildcard in a Publish is d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 from braidmq.base.errors import BraidError
+from braidmq.wire.shape import shape
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -71,7 +71,7 @@ ERROR_TEXTS: Final = {
 """The short text that goes with each code; what is special about the case is in `details`."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Subscribe:
     """Send me what is published to topics that match. `topic` is a filter, `qos` the highest wanted."""
 
@@ -81,13 +81,13 @@ class Subscribe:
     """Names a subscriber that outlives its connection."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Unsubscribe:
     topic: str
     client_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Publish:
     topic: str
     payload: bytes
@@ -97,7 +97,7 @@ class Publish:
     message_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Message:
     """A delivery to a subscriber."""
 
@@ -109,7 +109,7 @@ class Message:
     qos: int = AT_MOST_ONCE
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Ack:
     """What the message with this id asked for is done; with a code other than 0 it is not."""
 
@@ -117,18 +117,18 @@ class Ack:
     error_code: int = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Ping:
     timestamp: int = 0
     """The client's own; the Pong repeats it."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Pong:
     timestamp: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ErrorMessage:
     """The schema's `Error`."""
 
@@ -140,7 +140,7 @@ class ErrorMessage:
 AnyMessage = Subscribe | Unsubscribe | Publish | Message | Ack | Ping | Pong | ErrorMessage
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Envelope:
     """One frame's content."""
 

@@ -9,11 +9,11 @@ Dead letters of a topic `T` are read as `$DLQ/T`. The log keeps them in a topic 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.wire.shape import shape
 
 DEAD_LETTER_PREFIX: Final = "$DLQ/"
 AUTH_TOPIC: Final = "$SYS/auth"
@@ -55,7 +55,7 @@ def check_topic(topic: str) -> None:
         raise BraidError("UNAUTHORIZED")
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TopicFilter:
     """A filter that was found to be sound."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from braidmq.wire.flymq.layout import BOOL, I32, I64, STR, TRAILING_STR, U64, Layout
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class RecordMetadata:
     """Where a record was written."""
 
@@ -23,7 +23,7 @@ class RecordMetadata:
     value_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Ok:
     """Done; failures are ERROR frames."""
 
@@ -32,7 +32,7 @@ class Ok:
     """Operations on users and ACLs answer with the user's or topic's name instead."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Offset:
     offset: int
 

@@ -6,7 +6,6 @@ so either moves a connection to v126. Our own client asks with 5D and 5E, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -28,9 +27,10 @@ from braidmq.wire.flymq.layout import (
     asked,
 )
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AuditFilter:
     """Which events; 0 and empty mean any."""
 
@@ -47,14 +47,14 @@ class AuditFilter:
     """How many to skip, newest first. An export asked with A1 carries neither limit nor offset."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AuditQuery:
     filter: AuditFilter
     op: Op = Op.AUDIT_EVENTS
     """AUDIT_EVENTS, AUDIT_QUERY or AUDIT_QUERY_SDK."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AuditExport:
     filter: AuditFilter
     format: str
@@ -66,7 +66,7 @@ class AuditExport:
 AuditRequest = AuditQuery | AuditExport
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AuditEvent:
     id: str
     timestamp: int
@@ -81,14 +81,14 @@ class AuditEvent:
     details: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AuditEvents:
     events: tuple[AuditEvent, ...]
     total: int
     has_more: bool
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AuditDocument:
     document: bytes
     format: str = ""

@@ -5,38 +5,38 @@ CLUSTER_METADATA is not in the documents: only published clients ask for it, to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK
 from braidmq.wire.flymq.layout import BOOL, PAIR, STR, TRAILING_STR, U32, U64, Layout, Many, OnlyV126, WireType, asked
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ClusterJoin:
     op: ClassVar[Op] = Op.CLUSTER_JOIN
     peer: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ClusterLeave:
     op: ClassVar[Op] = Op.CLUSTER_LEAVE
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ClusterStatus:
     op: ClassVar[Op] = Op.CLUSTER_STATUS
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ClusterMetadata:
     op: ClassVar[Op] = Op.CLUSTER_METADATA
     topic: str = ""
     """Empty means all."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TopicConfig:
     """Set some properties of a topic; with none given, only read them."""
 
@@ -48,7 +48,7 @@ class TopicConfig:
 ClusterRequest = ClusterJoin | ClusterLeave | ClusterStatus | ClusterMetadata | TopicConfig
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ClusterNode:
     id: str
     client_address: str
@@ -57,7 +57,7 @@ class ClusterNode:
     leader: bool
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ClusterState:
     cluster: str
     node: str
@@ -66,7 +66,7 @@ class ClusterState:
     nodes: tuple[ClusterNode, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ClusterPartition:
     partition: int
     leader: str
@@ -78,19 +78,19 @@ class ClusterPartition:
     in_sync: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ClusterTopic:
     topic: str
     partitions: tuple[ClusterPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ClusterTopics:
     cluster: str
     topics: tuple[ClusterTopic, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TopicProperties:
     """All properties of a topic after the request."""
 

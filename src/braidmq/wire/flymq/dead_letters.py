@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.base.errors import BraidError
@@ -24,9 +23,10 @@ from braidmq.wire.flymq.layout import (
     WireType,
 )
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class FetchDlq:
     op: ClassVar[Op] = Op.FETCH_DLQ
     topic: str
@@ -36,7 +36,7 @@ class FetchDlq:
     """Our own addition: the id of the letter to begin with; when it is gone, with the one that follows."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ReplayDlq:
     """Send dead letters back to where they came from: one by its id, one by its offset in the dead-letter topic, or many.
 
@@ -59,13 +59,13 @@ class ReplayDlq:
         return bool(self.filter or self.all or self.max)
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PurgeDlq:
     op: ClassVar[Op] = Op.PURGE_DLQ
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DlqFail:
     """A group could not process a record: try it again later, or, after the last attempt, make it a dead letter."""
 
@@ -84,7 +84,7 @@ class DlqFail:
 DeadLetterRequest = FetchDlq | ReplayDlq | PurgeDlq | DlqFail
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DeadLetter:
     id: str
     data: bytes
@@ -92,12 +92,12 @@ class DeadLetter:
     retries: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DeadLetters:
     items: tuple[DeadLetter, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DlqReplayed:
     """An `Ok` that says how many, unless it is the one that was asked for."""
 
@@ -106,7 +106,7 @@ class DlqReplayed:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class FailureRecorded:
     dead_lettered: bool
     attempts: int

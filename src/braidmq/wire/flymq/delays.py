@@ -5,15 +5,15 @@ Key and partition behind the published fields are our own addition; without them
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK, RECORD_METADATA
 from braidmq.wire.flymq.layout import BYTES, I32, I64, STR, TRAILING_STR, U32, U64, Extended, Layout, Many, Sink, Source, WireType
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ProduceDelayed:
     op: ClassVar[Op] = Op.PRODUCE_DELAYED
     topic: str
@@ -23,7 +23,7 @@ class ProduceDelayed:
     partition: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class CancelDelayed:
     op: ClassVar[Op] = Op.CANCEL_DELAYED
     id: str
@@ -31,7 +31,7 @@ class CancelDelayed:
     """Some clients name it in front of the id; nothing needs it."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ProduceWithTtl:
     op: ClassVar[Op] = Op.PRODUCE_WITH_TTL
     topic: str
@@ -41,7 +41,7 @@ class ProduceWithTtl:
     partition: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DelayedList:
     """What waits for its time, the soonest first."""
 
@@ -54,7 +54,7 @@ class DelayedList:
 DelayRequest = ProduceDelayed | CancelDelayed | ProduceWithTtl | DelayedList
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Delayed:
     """Record metadata, as published clients read it, then the id that cancels the record."""
 
@@ -68,7 +68,7 @@ class Delayed:
     """Empty where there is nothing to cancel any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DelayedMessage:
     id: str
     topic: str
@@ -76,7 +76,7 @@ class DelayedMessage:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DelayedMessages:
     messages: tuple[DelayedMessage, ...]
 

@@ -7,7 +7,6 @@ all mean the same in both dialects.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.base.errors import BraidError
@@ -15,9 +14,10 @@ from braidmq.wire.flymq.answers import OFFSET, OK
 from braidmq.wire.flymq.layout import BOOL, I32, I64, STR, STR8, U32, U64, Choice, Layout, Many, Sink, Source, WireType, asked
 from braidmq.wire.flymq.opcodes import Op
 from braidmq.wire.flymq.places import TOPIC_OFFSET, TOPIC_PARTITION, TopicOffset, TopicPartition
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GetOffset:
     op: ClassVar[Op] = Op.GET_OFFSET
     topic: str
@@ -25,7 +25,7 @@ class GetOffset:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ResetOffset:
     op: ClassVar[Op] = Op.RESET_OFFSET
     topic: str
@@ -36,12 +36,12 @@ class ResetOffset:
     """Needed by mode `offset`; some clients send one with every mode."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ListGroups:
     op: ClassVar[Op] = Op.LIST_GROUPS
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DescribeGroup:
     op: ClassVar[Op] = Op.DESCRIBE_GROUP
     topic: str
@@ -51,7 +51,7 @@ class DescribeGroup:
     """Asked without a topic field, as the published Java client does, which then wants a `GroupDetail`."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GetLag:
     op: ClassVar[Op] = Op.GET_LAG
     topic: str
@@ -59,7 +59,7 @@ class GetLag:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DeleteGroup:
     op: ClassVar[Op] = Op.DELETE_GROUP
     topic: str
@@ -67,7 +67,7 @@ class DeleteGroup:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class SeekToTimestamp:
     """Find the first offset at or after a time, and commit it unless the group is empty."""
 
@@ -79,7 +79,7 @@ class SeekToTimestamp:
     """Milliseconds since the Unix epoch."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupJoin:
     """Become a member, or say that one still is, and take a share of the partitions."""
 
@@ -93,7 +93,7 @@ class GroupJoin:
     session_timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupHeartbeat:
     op: ClassVar[Op] = Op.GROUP_HEARTBEAT
     group: str
@@ -101,14 +101,14 @@ class GroupHeartbeat:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupLeave:
     op: ClassVar[Op] = Op.GROUP_LEAVE
     group: str
     member: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupCommit:
     """COMMIT by a member of a generation; a stale one is refused."""
 
@@ -119,7 +119,7 @@ class GroupCommit:
     offsets: tuple[TopicOffset, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupLag:
     """The lag of every partition, in records and in time."""
 
@@ -144,13 +144,13 @@ GroupRequest = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupOffset:
     partition: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupInfo:
     """A group on one topic."""
 
@@ -160,12 +160,12 @@ class GroupInfo:
     offsets: tuple[GroupOffset, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Groups:
     groups: tuple[GroupInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupDetail:
     """A group on all its topics: the answer to a `DescribeGroup` with `group_only`."""
 
@@ -176,7 +176,7 @@ class GroupDetail:
     coordinator: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Lag:
     current: int
     committed: int
@@ -185,21 +185,21 @@ class Lag:
     lag: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupAssignment:
     member: str
     generation: int
     partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class HeartbeatReply:
     generation: int
     rebalance: bool
     """The assignment changed: join again."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PartitionLag:
     partition: int
     committed: int
@@ -209,7 +209,7 @@ class PartitionLag:
     """Age of the oldest unread record; 0 without one."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PartitionLags:
     partitions: tuple[PartitionLag, ...]
 

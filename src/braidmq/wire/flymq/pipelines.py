@@ -5,15 +5,15 @@ A definition is text that the broker keeps and does not read; a report is a JSON
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK
 from braidmq.wire.flymq.layout import BOOL, BYTES, I64, PAIR, STR, U32, Layout, Many, WireType, asked
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelinePut:
     """Make a pipeline, or give it another definition."""
 
@@ -23,18 +23,18 @@ class PipelinePut:
     definition: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineList:
     op: ClassVar[Op] = Op.PIPELINE_LIST
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineGet:
     op: ClassVar[Op] = Op.PIPELINE_GET
     pipeline: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineSteer:
     """Say what it is meant to do: `run`, `pause` or `stop`."""
 
@@ -43,13 +43,13 @@ class PipelineSteer:
     desired: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineRemove:
     op: ClassVar[Op] = Op.PIPELINE_REMOVE
     pipeline: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineStart:
     """A run begins."""
 
@@ -60,7 +60,7 @@ class PipelineStart:
     replace: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineReport:
     """How far a run is, and what happened; may be empty, to show that it is there."""
 
@@ -72,7 +72,7 @@ class PipelineReport:
     """Level and text."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineEnd:
     op: ClassVar[Op] = Op.PIPELINE_END
     pipeline: str
@@ -93,7 +93,7 @@ PipelineRequest = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineSummary:
     name: str
     owner: str
@@ -107,12 +107,12 @@ class PipelineSummary:
     """The last report; empty when there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineSummaries:
     pipelines: tuple[PipelineSummary, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineRun:
     number: int
     mode: str
@@ -125,7 +125,7 @@ class PipelineRun:
     progress: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineEvent:
     time_ms: int
     run: int
@@ -133,13 +133,13 @@ class PipelineEvent:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineProgress:
     time_ms: int
     progress: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineDetail:
     name: str
     owner: str
@@ -153,13 +153,13 @@ class PipelineDetail:
     reports: tuple[PipelineProgress, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineStarted:
     run: int
     desired: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineDesired:
     desired: str
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from braidmq.wire.flymq.layout import I32, STR, U64, Layout
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TopicPartition:
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TopicOffset:
     """In a commit: the next offset to read."""
 

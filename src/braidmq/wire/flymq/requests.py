@@ -11,7 +11,7 @@ is a view where the payload was one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -34,9 +34,10 @@ from braidmq.wire.flymq import (
 from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.layout import BYTES, BYTES_VIEW, I32, STR, STR8, TRAILING_STR, U32, U64, Layout, Sink, Source, WireType
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Produce:
     """Append one record. An empty key is no key; a negative partition leaves the choice to the broker."""
 
@@ -47,7 +48,7 @@ class Produce:
     partition: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Consume:
     """Read the one record at an offset."""
 
@@ -62,7 +63,7 @@ class Consume:
         return Op.CONSUME_ZERO_COPY if self.zero_copy else Op.CONSUME
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class CreateTopic:
     """Create a topic. Properties are BraidMQ's own addition behind the documented fields; others ignore them."""
 
@@ -72,13 +73,13 @@ class CreateTopic:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Metadata:
     op: ClassVar[Op] = Op.METADATA
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Subscribe:
     """Join a group and ask where to start reading."""
 
@@ -89,7 +90,7 @@ class Subscribe:
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Commit:
     """Store the next offset that a group will read."""
 
@@ -100,7 +101,7 @@ class Commit:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Fetch:
     """Read records from an offset on, without waiting."""
 
@@ -118,18 +119,18 @@ class Fetch:
         return Op.FETCH_BINARY if self.binary else Op.FETCH
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ListTopics:
     op: ClassVar[Op] = Op.LIST_TOPICS
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DeleteTopic:
     op: ClassVar[Op] = Op.DELETE_TOPIC
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ProduceBatch:
     """Append many records, already in the broker's batch format."""
 
@@ -140,7 +141,7 @@ class ProduceBatch:
     """Decoded from a view it is a view of the same buffer, and valid only as long as that buffer is left alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class FetchBatches:
     """Read whole batches as they are stored, waiting up to `max_wait_ms` for `min_bytes` of them."""
 

@@ -8,7 +8,6 @@ UNEXPECTED_REPLY.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any, Final
 
 from braidmq.base.errors import BraidError
@@ -32,9 +31,10 @@ from braidmq.wire.flymq.dialect import Dialect
 from braidmq.wire.flymq.frames import encode_frame
 from braidmq.wire.flymq.layout import BOOL, BYTES, I32, I64, STR, U32, U64, ByDialect, Choice, Layout, Many, Sink, Source, WireType
 from braidmq.wire.flymq.opcodes import Op, answer_op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Message:
     """One record; an empty key is no key."""
 
@@ -42,7 +42,7 @@ class Message:
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PartitionMetadata:
     id: int
     leader: int
@@ -51,32 +51,32 @@ class PartitionMetadata:
     """The next offset to be written."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TopicMetadata:
     topic: str
     partitions: tuple[PartitionMetadata, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class FetchedItem:
     key: bytes
     value: bytes
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Fetched:
     items: tuple[FetchedItem, ...]
     next_offset: int
     """Where to go on; past the last item when records were filtered out."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TopicList:
     topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class BatchProduced:
     """Where a batch was written; for a duplicate, where its original was."""
 
@@ -88,7 +88,7 @@ class BatchProduced:
     duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class FetchedBatches:
     """Whole batches as stored. The first may begin before the offset that was asked for; the reader skips."""
 
@@ -99,7 +99,7 @@ class FetchedBatches:
     batches: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ErrorReply:
     """What the server said was wrong."""
 

@@ -13,16 +13,16 @@ A rate of -1 is the broker's default, here None; 0 is no quota.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.wire.flymq.answers import OK, Ok
 from braidmq.wire.flymq.layout import I64, STR, U8, U64, Choice, Layout, Many, Sink, Source, WireType, asked
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class RoleCreate:
     op: ClassVar[Op] = Op.ACCOUNT_ADMIN
     name: str
@@ -30,7 +30,7 @@ class RoleCreate:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class RoleUpdate:
     """Permissions and description from now on."""
 
@@ -40,13 +40,13 @@ class RoleUpdate:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class RoleDelete:
     op: ClassVar[Op] = Op.ACCOUNT_ADMIN
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class QuotaSet:
     op: ClassVar[Op] = Op.ACCOUNT_ADMIN
     user: str
@@ -54,7 +54,7 @@ class QuotaSet:
     requests_per_s: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class QuotaList:
     op: ClassVar[Op] = Op.ACCOUNT_ADMIN
     user: str = ""
@@ -64,7 +64,7 @@ class QuotaList:
 RoleRequest = RoleCreate | RoleUpdate | RoleDelete | QuotaSet | QuotaList
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Quota:
     user: str
     bytes_per_s: int | None
@@ -72,7 +72,7 @@ class Quota:
     requests_per_s: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Quotas:
     default_bytes_per_s: int
     """What holds for a user that has nothing of its own; 0 is no quota."""

@@ -6,7 +6,6 @@ PRODUCE_WITH_SCHEMA is published in two orders that nothing but the payload's le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final
 
@@ -29,9 +28,10 @@ from braidmq.wire.flymq.layout import (
     WireType,
 )
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class RegisterSchema:
     """Add a version."""
 
@@ -43,7 +43,7 @@ class RegisterSchema:
     """Our own addition; empty leaves it as it is, which for a new name is `backward`."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GetSchema:
     op: ClassVar[Op] = Op.GET_SCHEMA
     name: str
@@ -51,14 +51,14 @@ class GetSchema:
     """0 means the latest."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ListSchemas:
     op: ClassVar[Op] = Op.LIST_SCHEMAS
     name: str = ""
     """Empty means all."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ValidateSchema:
     """Check a message without producing it."""
 
@@ -78,7 +78,7 @@ class SchemaOrder(Enum):
     """What the published Python and Java clients send: data, schema."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ProduceWithSchema:
     """Append one record if it is valid. Key and partition are as in PRODUCE, and travel only in our own form."""
 
@@ -91,7 +91,7 @@ class ProduceWithSchema:
     order: SchemaOrder = SchemaOrder.KEYED
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DeleteSchema:
     op: ClassVar[Op] = Op.DELETE_SCHEMA
     name: str
@@ -102,14 +102,14 @@ class DeleteSchema:
 SchemaRequest = RegisterSchema | GetSchema | ListSchemas | ValidateSchema | ProduceWithSchema | DeleteSchema
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class SchemaRegistered:
     name: str
     type: str
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class SchemaDefinition:
     name: str
     type: str
@@ -118,7 +118,7 @@ class SchemaDefinition:
     compatibility: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class SchemaEntry:
     id: str
     """`<name>-v<version>`, as published clients show it."""
@@ -126,12 +126,12 @@ class SchemaEntry:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Schemas:
     schemas: tuple[SchemaEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Validation:
     valid: bool
     errors: tuple[str, ...] = ()

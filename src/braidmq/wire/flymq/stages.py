@@ -5,16 +5,16 @@ A writer writes epochs, each from many tasks; what they stage is published by on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK
 from braidmq.wire.flymq.layout import BOOL, BYTES_VIEW, I32, I64, STR, U32, U64, Layout, Many, WireType, asked
 from braidmq.wire.flymq.opcodes import Op
 from braidmq.wire.flymq.places import TOPIC_OFFSET, TopicOffset
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StageBatch:
     """Stage a whole batch for a partition. The same one again changes nothing."""
 
@@ -31,7 +31,7 @@ class StageBatch:
     batch: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StageChoice:
     """An attempt that counts, and how many batches it has staged."""
 
@@ -40,7 +40,7 @@ class StageChoice:
     batches: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StagePublish:
     """Make an epoch readable, all of it at one moment, and once; commit a group's offsets with it.
 
@@ -55,7 +55,7 @@ class StagePublish:
     offsets: tuple[TopicOffset, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StageAbort:
     """Give up what was staged for an epoch. One that was published stays published."""
 
@@ -64,19 +64,19 @@ class StageAbort:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StageStatus:
     op: ClassVar[Op] = Op.STAGE_STATUS
     writer: str
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StageList:
     op: ClassVar[Op] = Op.STAGE_LIST
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TopicPlaces:
     """Where topics begin and end, of all their partitions. Those that do not exist are left out."""
 
@@ -84,7 +84,7 @@ class TopicPlaces:
     topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class GroupPlan:
     """Where a group will be when the epoch that is being written now is published."""
 
@@ -96,7 +96,7 @@ class GroupPlan:
 StageRequest = StageBatch | StagePublish | StageAbort | StageStatus | StageList | TopicPlaces | GroupPlan
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StageState:
     published: bool
     """Whether the epoch is readable; what is staged for it then is left aside."""
@@ -106,13 +106,13 @@ class StageState:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StagePublished:
     first: bool
     """Whether this request did it; otherwise an earlier one had."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StagedEpoch:
     writer: str
     epoch: int
@@ -123,12 +123,12 @@ class StagedEpoch:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StagedEpochs:
     epochs: tuple[StagedEpoch, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PartitionPlace:
     oldest: int
     newest: int
@@ -137,7 +137,7 @@ class PartitionPlace:
     """As stored."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TopicPlace:
     topic: str
     id: int
@@ -145,7 +145,7 @@ class TopicPlace:
     partitions: tuple[PartitionPlace, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Places:
     topics: tuple[TopicPlace, ...]
 

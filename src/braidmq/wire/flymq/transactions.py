@@ -6,16 +6,16 @@ same producer, the epoch by which the broker knows an instance again, a time-out
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK, RECORD_METADATA
 from braidmq.wire.flymq.layout import BOOL, BYTES, I32, I64, STR, U32, Extended, Layout, Many, WireType, asked
 from braidmq.wire.flymq.opcodes import Op
 from braidmq.wire.flymq.places import TOPIC_OFFSET, TopicOffset
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TxnBegin:
     op: ClassVar[Op] = Op.TXN_BEGIN
     transactional_id: str = ""
@@ -27,19 +27,19 @@ class TxnBegin:
     instance, which takes the name over."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TxnCommit:
     op: ClassVar[Op] = Op.TXN_COMMIT
     id: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TxnRollback:
     op: ClassVar[Op] = Op.TXN_ROLLBACK
     id: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TxnProduce:
     op: ClassVar[Op] = Op.TXN_PRODUCE
     id: str
@@ -49,7 +49,7 @@ class TxnProduce:
     partition: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TxnOffsets:
     """Commit a group's offsets with the transaction, or not at all."""
 
@@ -59,7 +59,7 @@ class TxnOffsets:
     offsets: tuple[TopicOffset, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TxnList:
     op: ClassVar[Op] = Op.TXN_LIST
 
@@ -67,7 +67,7 @@ class TxnList:
 TransactionRequest = TxnBegin | TxnCommit | TxnRollback | TxnProduce | TxnOffsets | TxnList
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class TxnDone:
     """A transaction was begun, committed or rolled back; failures are ERROR frames."""
 
@@ -77,7 +77,7 @@ class TxnDone:
     """Of one that was begun under a name: which instance of the producer that is."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Transaction:
     id: str
     owner: str
@@ -86,7 +86,7 @@ class Transaction:
     records: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Transactions:
     transactions: tuple[Transaction, ...]
 

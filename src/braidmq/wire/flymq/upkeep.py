@@ -7,27 +7,27 @@ they are read piece by piece.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK
 from braidmq.wire.flymq.layout import BOOL, BYTES, STR, U32, U64, Layout, Many, WireType
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Document:
     op: ClassVar[Op] = Op.DOCUMENT
     name: str
     """`status`, `connections`, `recovery` or `configuration`."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class BackupBegin:
     op: ClassVar[Op] = Op.BACKUP_BEGIN
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class BackupRead:
     op: ClassVar[Op] = Op.BACKUP_READ
     backup: str
@@ -36,7 +36,7 @@ class BackupRead:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class BackupEnd:
     op: ClassVar[Op] = Op.BACKUP_END
     backup: str
@@ -45,20 +45,20 @@ class BackupEnd:
 UpkeepRequest = Document | BackupBegin | BackupRead | BackupEnd
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class DocumentText:
     document: bytes
     """JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class BackupFile:
     path: str
     """Below the data directory."""
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class BackupFiles:
     backup: str
     """What to name in what follows."""
@@ -69,7 +69,7 @@ class BackupFiles:
     files: tuple[BackupFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class BackupPiece:
     data: bytes
     """Shorter than what was asked for only at the end of the file."""

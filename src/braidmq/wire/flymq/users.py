@@ -5,7 +5,6 @@ The answers to AUTH and WHOAMI are the ones that differ most between dialects; s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.base.errors import BraidError
@@ -25,9 +24,10 @@ from braidmq.wire.flymq.layout import (
     asked,
 )
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Auth:
     op: ClassVar[Op] = Op.AUTH
     user: str
@@ -37,12 +37,12 @@ class Auth:
         return f"Auth(user={self.user!r})"
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class WhoAmI:
     op: ClassVar[Op] = Op.WHOAMI
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class _UserFields:
     """What the three requests that change a user carry, each using some of it."""
 
@@ -58,43 +58,43 @@ class _UserFields:
         return f"{type(self).__name__}(user={self.user!r}, roles={self.roles!r}, enabled={self.enabled!r})"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@shape
 class UserCreate(_UserFields):
     op: ClassVar[Op] = Op.USER_CREATE
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@shape
 class UserUpdate(_UserFields):
     """Roles and whether the user is enabled."""
 
     op: ClassVar[Op] = Op.USER_UPDATE
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@shape
 class PasswordChange(_UserFields):
     """`password` is the new one."""
 
     op: ClassVar[Op] = Op.PASSWORD_CHANGE
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class UserDelete:
     op: ClassVar[Op] = Op.USER_DELETE
     user: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class UserList:
     op: ClassVar[Op] = Op.USER_LIST
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class UserGet:
     op: ClassVar[Op] = Op.USER_GET
     user: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AclSet:
     op: ClassVar[Op] = Op.ACL_SET
     topic: str
@@ -103,24 +103,24 @@ class AclSet:
     roles: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AclGet:
     op: ClassVar[Op] = Op.ACL_GET
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AclDelete:
     op: ClassVar[Op] = Op.ACL_DELETE
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AclList:
     op: ClassVar[Op] = Op.ACL_LIST
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class RoleList:
     op: ClassVar[Op] = Op.ROLE_LIST
 
@@ -142,7 +142,7 @@ UserRequest = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Authenticated:
     """What AUTH came to. A refusal is this, too, and no ERROR frame."""
 
@@ -152,7 +152,7 @@ class Authenticated:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Identity:
     """Who the connection is."""
 
@@ -163,7 +163,7 @@ class Identity:
     """Only v126 carries them."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class UserInfo:
     user: str
     roles: tuple[str, ...]
@@ -174,12 +174,12 @@ class UserInfo:
     updated: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Users:
     users: tuple[UserInfo, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Acl:
     topic: str
     exists: bool
@@ -189,7 +189,7 @@ class Acl:
     roles: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AclEntry:
     topic: str
     exists: bool
@@ -198,20 +198,20 @@ class AclEntry:
     roles: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Acls:
     entries: tuple[AclEntry, ...]
     default_public: bool
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Role:
     name: str
     permissions: tuple[str, ...]
     description: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Roles:
     roles: tuple[Role, ...]
 

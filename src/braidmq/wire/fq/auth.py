@@ -7,11 +7,12 @@ Every fault has the text that the published broker answers with.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import FQ_NAME_BYTES_MAX, FQ_PASSWORD_BYTES_MAX, FQ_QUEUE_DETAIL_BYTES_MAX
+from braidmq.wire.shape import shape
 
 MEM: Final = "mem"
 DISK: Final = "disk"
@@ -23,7 +24,7 @@ _BACKLOG_MAX: Final = 0x7FFFFFFF
 _LEADING_NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class QueueDetail:
     """A queue as a client asks for it."""
 
@@ -119,7 +120,7 @@ def name_queue(detail: QueueDetail, unique: str) -> QueueDetail:
     return detail if detail.name else replace(detail, name=b"auto-" + unique.lower().encode())
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Auth:
     """The first command of a client."""
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Generic, TypeVar
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import ERROR_TEXT_BYTES_MAX, FQ_KEY_BYTES_MAX, FQ_NAME_BYTES_MAX
 from braidmq.wire.fq.auth import AUTH_FIELDS, Auth
+from braidmq.wire.shape import shape
 
 
 class Code(IntEnum):
@@ -57,19 +57,19 @@ _CODE_U16: Final = struct.Struct(">HH")
 _CODE_U32: Final = struct.Struct(">HI")
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Heartbeat:
     """A sign of life, either way."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class HeartbeatRequest:
     """The broker is to send heartbeats so often, and to expect some; 0 ends both."""
 
     interval_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Bind:
     flags: int
     exchange: bytes
@@ -86,42 +86,42 @@ class Bind:
         return {FLAGS_PERMANENT: True, FLAG_TRANSIENT: False}.get(bits)
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Unbind:
     route_id: int
     exchange: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class StatusRequest:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ErrorReply:
     """The last thing that a broker sends."""
 
     text: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class AuthAccepted:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Bound:
     """`REFUSED` in place of the id: the program makes no sense, or the client may not."""
 
     route_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Unbound:
     route_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Status:
     counters: tuple[tuple[str, int], ...]
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import FQ_HTTP_HEAD_BYTES_MAX, FQ_HTTP_HEADERS_MAX, FQ_NAME_BYTES_MAX
+from braidmq.wire.shape import shape
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 NOT_FOUND: Final = b"HTTP/1.0 404 OK\r\nConnection: close\r\nContent-Type: text/html\r\n\r\n"
@@ -32,7 +33,7 @@ _CONTENT_TYPES: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class HttpRequest:
     """One request, with its body."""
 
@@ -51,7 +52,7 @@ class HttpRequest:
     """Whether the client asked for that aloud, and so looks for the answer to say it too."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Submission:
     """A message that came by HTTP."""
 
@@ -61,7 +62,7 @@ class Submission:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class _Head:
     method: str
     target: str

@@ -15,12 +15,12 @@ fault: it is passed over as it comes, without being kept, and counted.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import FQ_HOPS_MAX, FQ_NAME_BYTES_MAX
 from braidmq.wire.fq.modes import NODE_ID_BYTES
+from braidmq.wire.shape import shape
 
 MESSAGE_ID_BYTES: Final = 16
 NO_SENDER: Final = b"anonymous"
@@ -42,7 +42,7 @@ class Message(NamedTuple):
     """Node ids of 4 bytes, the most recent first."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Origin:
     """What a message carries besides exchange, route and payload: the data of the record attribute for fq."""
 

@@ -7,12 +7,12 @@ and answers as soon as it can, which for bytes that begin nothing known is befor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import FQ_KEY_BYTES_MAX
+from braidmq.wire.shape import shape
 
 
 class Mode(Enum):
@@ -39,7 +39,7 @@ NODE_ID_BYTES: Final = 4
 _FIRST: Final = {word: mode for mode, word in MODE_WORDS.items()} | dict.fromkeys((b"GET ", b"POST", b"PUT ", b"HEAD"), Mode.HTTP)
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Opening:
     """How a connection began. `size` bytes were used; those of an HTTP verb are not, since they belong to the request."""
 

@@ -18,11 +18,12 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NoReturn
 
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import FQ_PROGRAM_ARGUMENTS_MAX, FQ_PROGRAM_BYTES_MAX, FQ_PROGRAM_DEPTH_MAX
+from braidmq.wire.shape import shape
 
 PREFIX: Final = "prefix"
 EXACT: Final = "exact"
@@ -53,7 +54,7 @@ Comparing a slice is a third faster than `startswith`, and a slice that exists i
 """
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class Program:
     """A program that was understood. Two are equal when their texts are."""
 

@@ -66,17 +66,27 @@
     }
   }
 
-  // --- the overview: one stream, four plots; what was seen is kept while the tab is open
+  // --- the overview: one stream for all plots; what was seen is kept while the tab is open
 
   const plots = document.getElementById("plots");
   if (plots) {
     const kept = 600;
+    const store = "braid:figures:2";
+    const protocols = ["flymq", "blipmq", "fq"];
     const per = (now, before, name) => Math.max(0, (now[name] - before[name]) / ((now.time_ms - before.time_ms) / 1000));
     const kinds = {
       throughput: [["in", "pushed"], (now, before) => [per(now, before, "records_in"), per(now, before, "delivered")]],
       bytes: [["received", "sent", "written"], (now, before) => ["received_bytes", "sent_bytes", "written_bytes"].map((name) => per(now, before, name))],
-      latency: [["produce p50", "produce p99", "commit p99", "sync p99"], (now) => [now.produce_p50_ms, now.produce_p99_ms, now.commit_p99_ms, now.fsync_p99_ms]],
-      connections: [["FlyMQ", "BlipMQ", "fq"], (now) => ["flymq", "blipmq", "fq"].map((name) => now.connections[name] || 0)],
+      latency: [
+        ["FlyMQ p50", "FlyMQ p99", "BlipMQ p50", "BlipMQ p99", "fq p50", "fq p99"],
+        (now) => protocols.flatMap((name) => [now.latency[name].in_p50_ms, now.latency[name].in_p99_ms]),
+      ],
+      delivery: [
+        ["BlipMQ p50", "BlipMQ p99", "fq p50", "fq p99"],
+        (now) => protocols.slice(1).flatMap((name) => [now.latency[name].out_p50_ms, now.latency[name].out_p99_ms]),
+      ],
+      disk: [["commit p99", "sync p99"], (now) => [now.commit_p99_ms, now.fsync_p99_ms]],
+      connections: [["FlyMQ", "BlipMQ", "fq"], (now) => protocols.map((name) => now.connections[name] || 0)],
     };
     const drawn = [...plots.querySelectorAll("[data-live]")].map((host) => {
       const [titles, read] = kinds[host.dataset.live];
@@ -94,9 +104,9 @@
       if (seen.length > kept) seen.shift();
     };
     try {
-      JSON.parse(sessionStorage.getItem("braid:figures") || "[]").forEach(take);
+      JSON.parse(sessionStorage.getItem(store) || "[]").forEach(take);
     } catch (_broken) {
-      sessionStorage.removeItem("braid:figures");
+      sessionStorage.removeItem(store);
     }
     for (const [plot] of drawn) plot.chart.setData(plot.data);
     const stream = new EventSource(plots.dataset.stream);
@@ -106,7 +116,7 @@
     });
     addEventListener("pagehide", () => {
       stream.close();
-      sessionStorage.setItem("braid:figures", JSON.stringify(seen));
+      sessionStorage.setItem(store, JSON.stringify(seen));
     });
   }
 
