@@ -19,6 +19,7 @@ from braidmq.security.rules import Rule
 
 _ROWS: Final = 50
 _EXCERPT_BYTES: Final = 400
+_BINARY_KINDS: Final = ("avro", "protobuf")
 _HEX_EXCERPT_BYTES: Final = 48
 _HEX_BYTES_MAX: Final = 4096
 _EDITED_BYTES_MAX: Final = 256 * 1024
@@ -139,12 +140,14 @@ def _whole(text: str, name: str, default: int) -> int:
 
 
 def _line(message: Message) -> MessageLine:
-    kind, text = "", message.value
-    if message.value_encoding == "base64":
-        if message.decoded_as:
-            kind, text = message.decoded_as.partition(":")[0], json.dumps(message.decoded, ensure_ascii=False)
-        else:
-            kind, text = "binary", base64.b64decode(message.value)[:_HEX_EXCERPT_BYTES].hex(" ")
+    kind, text = (message.decoded_as or "").partition(":")[0], message.value
+    if kind in _BINARY_KINDS:
+        # Bytes of these may look like text by accident.
+        text = json.dumps(message.decoded, ensure_ascii=False)
+    elif message.value_encoding == "base64":
+        kind, text = "binary", base64.b64decode(message.value)[:_HEX_EXCERPT_BYTES].hex(" ")
+    else:
+        kind = ""
     fault = "; ".join(message.schema_errors or [])
     return MessageLine(message, rfc3339(message.timestamp_ms), " ".join(text[:_EXCERPT_BYTES].split()), kind, fault)
 

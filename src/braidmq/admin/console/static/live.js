@@ -157,7 +157,8 @@
       row.className = "fresh";
       const time = new Date(message.timestamp_ms).toISOString().replace("T", " ").replace("Z", "");
       const fault = message.schema_errors?.length ? "does not fit its schema: " : "";
-      const text = message.value_encoding === "text" ? message.value : message.decoded_as ? JSON.stringify(message.decoded) : `base64 ${message.value}`;
+      const binary = /^(avro|protobuf):/.test(message.decoded_as || "");
+      const text = binary ? JSON.stringify(message.decoded) : message.value_encoding === "text" ? message.value : `base64 ${message.value}`;
       const value = fault + text.replace(/\s+/g, " ");
       row.append(cell("Partition / offset", link, "num"), cell("Time", time, "time"), cell("Key", message.key ?? "–"), cell("Value", value.slice(0, 400)), cell("Size", size(message.size_bytes), "num"));
       rows.prepend(row);
