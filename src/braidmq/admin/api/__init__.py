@@ -20,6 +20,7 @@ from braidmq.admin.api import (
     message_detail,
     messages,
     pipelines,
+    replays,
     schemas,
     system,
     topic_figures,
@@ -100,6 +101,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/api/v1/pipelines", Rule.AUTHENTICATED, pipelines.list_pipelines),
     Endpoint("GET", "/api/v1/pipelines/{pipeline}", Rule.AUTHENTICATED, pipelines.get_pipeline),
     Endpoint("POST", "/api/v1/pipelines/{pipeline}/steer", Rule.AUTHENTICATED, pipelines.steer_pipeline),
+    Endpoint("GET", "/api/v1/pipelines/{pipeline}/replays", Rule.AUTHENTICATED, replays.list_replays),
+    Endpoint("POST", "/api/v1/pipelines/{pipeline}/replays", Rule.AUTHENTICATED, replays.ask_replay, 201),
+    Endpoint("DELETE", "/api/v1/pipelines/{pipeline}/replays/{number}", Rule.AUTHENTICATED, replays.cancel_replay, 204),
     Endpoint("DELETE", "/api/v1/pipelines/{pipeline}", Rule.AUTHENTICATED, pipelines.remove_pipeline, 204),
     # --- audit
     Endpoint("GET", "/api/v1/audit/events", Rule.ADMIN, audit.list_audit_events),

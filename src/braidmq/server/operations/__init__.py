@@ -19,6 +19,7 @@ from braidmq.server.operations import (
     pipelines,
     produce,
     read,
+    replays,
     roles,
     schemas,
     stages,
@@ -129,6 +130,10 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.PIPELINE_START: pipelines.pipeline_start,
     Op.PIPELINE_REPORT: pipelines.pipeline_report,
     Op.PIPELINE_END: pipelines.pipeline_end,
+    Op.PIPELINE_REPLAY: replays.pipeline_replay,
+    Op.PIPELINE_REPLAY_LIST: replays.pipeline_replay_list,
+    Op.PIPELINE_REPLAY_TAKE: replays.pipeline_replay_take,
+    Op.PIPELINE_REPLAY_END: replays.pipeline_replay_end,
     # --- what those who run a broker need
     Op.DOCUMENT: upkeep.document,
     Op.BACKUP_BEGIN: upkeep.backup_begin,

@@ -87,6 +87,14 @@ from braidmq.wire.flymq.pipelines import (
     PipelineSummary,
 )
 from braidmq.wire.flymq.places import TopicOffset, TopicPartition
+from braidmq.wire.flymq.replays import (
+    PipelineReplay,
+    PipelineReplayEnd,
+    PipelineReplayList,
+    PipelineReplays,
+    PipelineReplayTake,
+    ReplayEntry,
+)
 from braidmq.wire.flymq.requests import (
     Commit,
     Consume,
@@ -297,6 +305,11 @@ __all__ = [
     "PipelineProgress",
     "PipelinePut",
     "PipelineRemove",
+    "PipelineReplay",
+    "PipelineReplayEnd",
+    "PipelineReplayList",
+    "PipelineReplayTake",
+    "PipelineReplays",
     "PipelineReport",
     "PipelineRun",
     "PipelineStart",
@@ -318,6 +331,7 @@ __all__ = [
     "RecordMetadata",
     "RegisterSchema",
     "ReplayDlq",
+    "ReplayEntry",
     "Request",
     "ResetOffset",
     "Response",

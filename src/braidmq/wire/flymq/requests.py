@@ -24,6 +24,7 @@ from braidmq.wire.flymq import (
     delays,
     groups,
     pipelines,
+    replays,
     roles,
     schemas,
     stages,
@@ -176,6 +177,7 @@ Request = (
     | cluster.ClusterRequest
     | groups.GroupRequest
     | pipelines.PipelineRequest
+    | replays.ReplayRequest
     | roles.RoleRequest
     | users.UserRequest
     | audit.AuditRequest
@@ -283,6 +285,7 @@ REQUESTS: Final[dict[int, WireType[Any]]] = {
     **cluster.REQUESTS,
     **groups.REQUESTS,
     **pipelines.REQUESTS,
+    **replays.REQUESTS,
     **roles.REQUESTS,
     **users.REQUESTS,
     **audit.REQUESTS,
