@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Final, Literal
@@ -94,6 +93,8 @@ def _row(event: flymq.AuditEvent) -> tuple[str, ...]:
 
 def _follow(args: argparse.Namespace, start: int) -> int:
     """A line an event. Questions overlap by a second, because times of the trail are asked for in seconds; ids tell what is new."""
+    import json
+
     seen: dict[str, int] = {}
     known = {"types": args.type, "user": args.by, "resource": args.resource, "result": args.result, "search": args.search}
     with open_client(args) as client, Interrupts() as interrupts:
