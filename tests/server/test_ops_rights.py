@@ -46,6 +46,7 @@ REQUESTS: dict[Op, flymq.Request] = {
         flymq.FetchDlq("secret", 1),
         flymq.ReplayDlq("secret", "x"),
         flymq.PurgeDlq("secret"),
+        flymq.DlqDiscard("secret", "not-there"),
         flymq.ProduceDelayed("secret", b"v", 3_600_000),
         flymq.CancelDelayed("delayed-0"),
         flymq.ProduceWithTtl("secret", b"v", 3_600_000),

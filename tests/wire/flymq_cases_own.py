@@ -116,6 +116,7 @@ OWN = [
     Own(flymq.PipelineReplayList("p"), "000170", flymq.PipelineReplays(()), "00000000"),
     Own(flymq.PipelineReplayTake("p", 3), "000170.00000003", flymq.PipelineReplays(()), "00000000"),
     Own(flymq.PipelineReplayEnd("p", 1, "done", "r"), "000170.00000001.0004646f6e65.000172", flymq.Ok(), _OK),
+    Own(flymq.DlqDiscard("t", "i"), "000174.000169", flymq.Ok(), _OK),
     Own(flymq.Document("status"), "0006737461747573", flymq.DocumentText(b"{}"), "000000027b7d"),
     Own(flymq.BackupBegin(), "", flymq.BackupFiles("b", "1", True, (flymq.BackupFile("f", 9),)),
         "000162.000131.01.00000001.000166.0000000000000009"),

@@ -52,6 +52,7 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.FETCH_DLQ: Rule.READ_TOPIC,
     Op.REPLAY_DLQ: Rule.ADMIN,
     Op.PURGE_DLQ: Rule.ADMIN,
+    Op.DLQ_DISCARD: Rule.ADMIN,
     # --- delay and time to live
     Op.PRODUCE_DELAYED: Rule.WRITE_TOPIC,
     Op.CANCEL_DELAYED: Rule.WRITE_TOPIC,

@@ -71,6 +71,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/api/v1/dlq/{topic}/replay", Rule.ADMIN, dead_letters.replay_letters),
     Endpoint("POST", "/api/v1/dlq/{topic}/replay/{id}", Rule.ADMIN, dead_letters.replay_letter),
     Endpoint("POST", "/api/v1/dlq/{topic}/retry/{id}", Rule.ADMIN, letter_mending.retry_letter),
+    Endpoint("POST", "/api/v1/dlq/{topic}/discard/{id}", Rule.ADMIN, dead_letters.discard_letter),
     Endpoint("GET", "/api/v1/delayed", Rule.ADMIN, waiting.list_delayed),
     Endpoint("DELETE", "/api/v1/delayed/{id}", Rule.AUTHENTICATED, waiting.cancel_delayed, 204),
     Endpoint("GET", "/api/v1/transactions", Rule.ADMIN, waiting.list_transactions),

@@ -61,6 +61,7 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.FETCH_DLQ: dead_letters.fetch_dlq,
     Op.REPLAY_DLQ: dead_letters.replay_dlq,
     Op.PURGE_DLQ: dead_letters.purge_dlq,
+    Op.DLQ_DISCARD: dead_letters.dlq_discard,
     Op.DLQ_FAIL: dead_letters.dlq_fail,
     Op.PRODUCE_DELAYED: delays.produce_delayed,
     Op.CANCEL_DELAYED: delays.cancel_delayed,

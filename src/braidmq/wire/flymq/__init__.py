@@ -26,6 +26,7 @@ from braidmq.wire.flymq.cluster import (
 from braidmq.wire.flymq.dead_letters import (
     DeadLetter,
     DeadLetters,
+    DlqDiscard,
     DlqFail,
     DlqReplayed,
     FailureRecorded,
@@ -252,6 +253,7 @@ __all__ = [
     "DeleteTopic",
     "DescribeGroup",
     "Dialect",
+    "DlqDiscard",
     "DlqFail",
     "DlqReplayed",
     "Document",

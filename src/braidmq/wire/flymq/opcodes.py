@@ -121,6 +121,8 @@ class Op(IntEnum):
     PIPELINE_REPLAY_LIST = 0xD5
     PIPELINE_REPLAY_TAKE = 0xD6
     PIPELINE_REPLAY_END = 0xD7
+    # --- our own: one dead letter goes; PURGE_DLQ of a server that does not know an id would let all of them go
+    DLQ_DISCARD = 0xD8
     # --- the answer to anything that failed
     ERROR = 0xFF
 
