@@ -260,6 +260,39 @@ def test_many_letters_are_replayed_in_steps(monkeypatch: pytest.MonkeyPatch) -> 
     run_broker(script)
 
 
+def test_one_letter_is_discarded_and_the_others_stay() -> None:
+    disk = FaultyDisk()
+
+    async def refused(broker: Broker, topic: str, name: str) -> None:
+        with pytest.raises(BraidError) as caught:
+            await broker.dead_letters.discard(topic, name)
+        assert caught.value.code == "MESSAGE_NOT_FOUND"
+
+    async def script(broker: Broker) -> None:
+        letters = broker.dead_letters
+        for number in range(5):
+            await letters.dead_letter("a", b"", b"%d" % number, "manual", "")
+        ids = [letter.id for letter in await letters.letters("a")]
+        await letters.discard("a", ids[1])
+        for topic, name in (("a", ids[1]), ("a", "nonsense"), ("a", ids[0] + "0"), ("b", ids[0])):
+            await refused(broker, topic, name)
+        # Sent back and discarded at once: one of both happens.
+        outcomes = await asyncio.gather(letters.replay_id("a", ids[2]), letters.discard("a", ids[2]), return_exceptions=True)
+        assert sum(isinstance(each, BraidError) for each in outcomes) == 1, outcomes
+        back = [value for value in all_values(broker, "a") if value == b"2"]
+        assert len(back) == (0 if isinstance(outcomes[0], BraidError) else 1)
+        assert [letter.value for letter in await letters.letters("a")] == [b"0", b"3", b"4"]
+        await letters.discard("a.dlq", ids[4])
+
+    run_broker(script, disk, stop=False)
+
+    async def afterwards(broker: Broker) -> None:
+        assert [letter.value for letter in await broker.dead_letters.letters("a")] == [b"0", b"3"]
+        assert await broker.dead_letters.replay_matching("a") == 2
+
+    run_broker(afterwards, disk.crash())
+
+
 def test_a_purge_leaves_nothing_but_what_came_after() -> None:
     disk = FaultyDisk()
 

@@ -44,7 +44,7 @@ class Kept:
                 replayed.apply(command)
             except BraidError:
                 # Refused then, refused now.
-                assert command[0] == "put"
+                assert command[0] in ("put", "replay-take")
         restored.restore(json.loads(json.dumps(self.pipelines.table.snapshot())))
         return [replayed, restored]
 
@@ -169,3 +169,130 @@ def test_what_makes_no_sense_is_refused(ask: Any) -> None:
         assert len(kept.commands) == commands
 
     run(refused())
+
+
+# --- replays that somebody asks for
+
+LETTERS = b'{"letters": true}'
+
+
+def test_a_replay_is_asked_for_taken_and_done() -> None:
+    async def live() -> None:
+        kept = Kept()
+        pipelines, table = kept.pipelines, kept.pipelines.table
+        await pipelines.put("p", "1:bob", "yaml", "x")
+        pipeline = table.get("p")
+        first = await pipelines.ask_replay("p", "ann", b'{"offsets": [["t", 0, 5, 9]], "skip": ["topic:x"]}')
+        assert "no run is alive" in pipelines.outlook(pipeline, first)
+        run = await pipelines.start("p", "continuous", "here", replace=False)
+        assert "takes it when its batch has ended" in pipelines.outlook(pipeline, first)
+        assert await pipelines.report("p", run.number, b"", []) == "replay"
+        await pipelines.steer("p", "pause")
+        assert await pipelines.report("p", run.number, b"", []) == "pause", "who pauses does nothing"
+        assert "the pipeline is paused" in pipelines.outlook(pipeline, first)
+        await pipelines.steer("p", "run")
+        second = await pipelines.ask_replay("p", "ann", LETTERS)
+        taken = await pipelines.take_replay("p", run.number)
+        assert taken is not None and (taken.number, taken.state, taken.run) == (first.number, "running", run.number)
+        assert await pipelines.take_replay("p", run.number) is taken, "whoever asks again gets the same"
+        assert pipelines.outlook(pipeline, taken) == "run 1 does it"
+        await pipelines.end_replay("p", first.number, "done", "4 records processed")
+        await pipelines.end_replay("p", second.number, "cancelled", "")
+        assert await pipelines.report("p", run.number, b"", []) == "run"
+        assert await pipelines.take_replay("p", run.number) is None
+        for rebuilt in kept.rebuilt():
+            found = rebuilt.get("p").replays
+            assert [(each.number, each.state, each.run) for each in found.all] == [(1, "done", 1), (2, "cancelled", 0)]
+            assert (found.next_number, found.all[0].result) == (3, "4 records processed")
+
+    run(live())
+
+
+def test_a_replay_whose_run_is_gone_has_failed() -> None:
+    async def live() -> None:
+        kept = Kept()
+        pipelines = kept.pipelines
+        await pipelines.put("p", "", "yaml", "x")
+        replays = pipelines.table.get("p").replays
+        for end in ("end", "replace"):
+            run = await pipelines.start("p", "continuous", "here", replace=True)
+            asked = await pipelines.ask_replay("p", "", LETTERS)
+            await pipelines.take_replay("p", run.number)
+            kept.clock.ms += LIVE_MS + 1
+            assert "not heard of any more" in pipelines.outlook(pipelines.table.get("p"), asked)
+            if end == "end":
+                await pipelines.end("p", run.number, "failed", "died")
+            else:
+                await pipelines.start("p", "continuous", "there", replace=True)
+            assert asked.state == "failed" and f"run {run.number} ended before it was done" in asked.result
+            with pytest.raises(BraidError) as caught:
+                await pipelines.end_replay("p", asked.number, "done", "too late")
+            assert code(caught) == "PIPELINE_REPLAY_OVER" and asked.state == "failed"
+            with pytest.raises(BraidError) as caught:
+                await pipelines.take_replay("p", run.number)
+            assert code(caught) == "PIPELINE_RUN_ENDED"
+        for rebuilt in kept.rebuilt():
+            assert [each.state for each in rebuilt.get("p").replays.all] == ["failed", "failed"]
+        assert replays.next_number == 3
+
+    run(live())
+
+
+def test_a_run_that_ends_by_itself_takes_no_replay() -> None:
+    async def live() -> None:
+        kept = Kept()
+        pipelines = kept.pipelines
+        await pipelines.put("p", "", "yaml", "x")
+        run = await pipelines.start("p", "once", "here", replace=False)
+        asked = await pipelines.ask_replay("p", "", LETTERS)
+        assert await pipelines.report("p", run.number, b"", []) == "run"
+        assert "of the kind `once`, which takes none" in pipelines.outlook(pipelines.table.get("p"), asked)
+
+    run(live())
+
+
+def test_replays_are_bounded() -> None:
+    async def bounds() -> None:
+        kept = Kept()
+        pipelines = kept.pipelines
+        await pipelines.put("p", "", "yaml", "x")
+        for _ in range(limits.PIPELINE_REPLAYS_WAITING_MAX):
+            await pipelines.ask_replay("p", "", LETTERS)
+        with pytest.raises(BraidError) as caught:
+            await pipelines.ask_replay("p", "", LETTERS)
+        assert code(caught) == "PIPELINE_REPLAYS_WAIT"
+        replays = pipelines.table.get("p").replays
+        for _ in range(limits.PIPELINE_REPLAYS_KEPT + 5):
+            await pipelines.end_replay("p", replays.waiting()[0].number, "cancelled", "")
+            await pipelines.ask_replay("p", "", LETTERS)
+        assert len(replays.all) == limits.PIPELINE_REPLAYS_KEPT
+        assert len(replays.waiting()) == limits.PIPELINE_REPLAYS_WAITING_MAX, "those that wait are not forgotten"
+
+    run(bounds())
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        b"", b"[]", b"{", b"{}", b'{"letters": false}', b'{"letters": true, "since_ms": 1}', b'{"more": 1}',
+        b'{"offsets": "t:0:1-2"}', b'{"offsets": [["t", 0, 5, 5]]}', b'{"offsets": [["t", -1, 0, 5]]}',
+        b'{"offsets": [["t", 0, 5]]}', b'{"since_ms": -1}', b'{"since_ms": 5, "until_ms": 5}', b'{"letters": true, "until_ms": 5}',
+        b'{"letters": true, "skip": ["a"]}', b'{"since_ms": 5, "skip": "a"}',
+        b'{"since_ms": 1, "skip": ["%s"]}' % (b"x" * limits.PIPELINE_REPORT_BYTES_MAX),
+    ],
+)  # fmt: skip
+def test_a_wish_that_makes_no_sense_is_refused(wish: bytes) -> None:
+    async def refused() -> None:
+        kept = Kept()
+        await kept.pipelines.put("p", "", "yaml", "x")
+        with pytest.raises(BraidError) as caught:
+            await kept.pipelines.ask_replay("p", "", wish)
+        assert code(caught) == "INVALID_ARGUMENT" and len(kept.commands) == 1
+
+    run(refused())
+
+
+def test_a_snapshot_from_before_there_were_replays_is_read() -> None:
+    table = PipelineTable()
+    table.restore([["p", "", "yaml", "x", 1, "run", 1, [], []]])
+    assert table.get("p").replays.all == [] and table.get("p").replays.next_number == 1

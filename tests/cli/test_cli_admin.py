@@ -160,7 +160,12 @@ def test_dead_letters(capsys: Captured, tmp_path: Path) -> None:
     assert values_in("d/topic") == [b"one", b"two"]
     printed(capsys, "dlq", "retry", "d/topic", status=Exit.USAGE)
     assert "would delete 1 dead letters" in printed(capsys, "dlq", "purge", "d/topic", "--dry-run")[1]
-    assert "deleted 1 dead letters" in printed(capsys, "dlq", "purge", "d/topic", "--yes")[1]
+    last = json.loads(printed(capsys, "dlq", "ls", "d/topic", "-o", "json")[0])[0]["id"]
+    assert "would delete 1 dead letters" in printed(capsys, "dlq", "discard", "d/topic", last, "--dry-run")[1]
+    assert main(["dlq", "discard", "d/topic", "nobody", "--yes"]) == Exit.NOT_FOUND
+    assert "deleted 1 dead letters" in printed(capsys, "dlq", "discard", "d/topic", last, "--yes")[1]
+    assert printed(capsys, "dlq", "ls", "d/topic", "-o", "json")[0].strip() == "[]"
+    assert "deleted 0 dead letters" in printed(capsys, "dlq", "purge", "d/topic", "--yes")[1]
     assert document(capsys, "dlq", "ls", "d/topic") == []
     assert "0 dead letters sent back" in printed(capsys, "dlq", "retry", "d/topic", "--all")[1]
 

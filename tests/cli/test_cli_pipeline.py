@@ -86,3 +86,40 @@ def test_state_over_a_kill(start_broker: StartBroker, capsys: pytest.CaptureFixt
     assert braid("stop", "orders", *at) == Exit.OK
     assert braid("rm", "orders", *at) == Exit.OK
     assert braid("show", "orders", *at) == Exit.NOT_FOUND
+
+
+def test_a_replay_is_asked_for_over_a_kill(start_broker: StartBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    broker: RunningBroker = start_broker()
+    at = ("--server", broker.address)
+    with connect(broker.address) as client:
+        client.pipeline.put("orders", "name: orders")
+    assert braid("ask-replay", "orders", *at) == Exit.USAGE
+    assert braid("ask-replay", "orders", "--offsets", "orders:0:9-1", *at) == Exit.USAGE
+    assert braid("ask-replay", "orders", "--cancel", "1", "--letters", *at) == Exit.USAGE
+    assert braid("ask-replay", "nobody", "--letters", *at) == Exit.NOT_FOUND
+    capsys.readouterr()
+    assert braid("ask-replay", "orders", "--offsets", "or:ders:0:5-9", "--skip", "topic:x", *at) == Exit.OK
+    assert "replay 1 of orders is requested: no run is alive to take it" in capsys.readouterr().err
+    assert braid("ask-replay", "orders", "--from", "2026-01-31T12:00:00Z", "-o", "json", *at) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["wish"] == {"since_ms": 1769860800000}
+    broker.kill()
+    broker.restart()
+    at = ("--server", broker.address)
+    assert braid("ask-replay", "orders", "--cancel", "2", *at) == Exit.OK
+    assert braid("ask-replay", "orders", "--cancel", "2", *at) == Exit.FAILED
+    with connect(broker.address) as client:
+        run = client.pipeline.start("orders", "continuous", "here").run
+        assert client.pipeline.report("orders", run) == "replay"
+        taken = client.pipeline.take_replay("orders", run)
+        assert taken is not None and json.loads(taken.wish) == {"offsets": [["or:ders", 0, 5, 9]], "skip": ["topic:x"]}
+        broker.kill()
+        broker.restart()
+        assert client.pipeline.take_replay("orders", run) == taken, "who asks again after a kill gets the same"
+        client.pipeline.end_replay("orders", 1, "done", "4 records processed")
+        assert client.pipeline.take_replay("orders", run) is None
+    capsys.readouterr()
+    assert braid("show", "orders", *at) == Exit.OK
+    shown = capsys.readouterr().out
+    assert "4 records processed" in shown and "cancelled" in shown
+    assert braid("show", "orders", "-o", "json", *at) == Exit.OK
+    assert [each["state"] for each in json.loads(capsys.readouterr().out)["replays"]] == ["done", "cancelled"]

@@ -130,3 +130,34 @@ def test_a_bound_topic_takes_what_fits(capsys: Captured, files: dict[str, Path],
     story = document(capsys, "dlq", "show", topic, letter["id"])
     assert (story["topic"], story["reason"]) == (topic, "validation_failed") and story["error"]
     printed(capsys, "dlq", "retry", topic, letter["id"], status=Exit.FAILED)
+
+
+@KINDS
+def test_consume_shows_what_the_schema_reads(capsysbinary: pytest.CaptureFixture[bytes], kind: str, tmp_path: Path) -> None:
+    """Values of two versions and one of none: each as the version reads it that it fits, and the last one as it is."""
+    _, first, second, _ = DEFINITIONS[kind]
+    topic = f"read-{kind}"
+    wider = {"avro": b"\x02\x02b\x06", "protobuf": b"\x08\x01\x12\x01b\x18\x01"}[kind]
+    with connect(os.environ["BRAID_SERVERS"]) as client:
+        client.schema.put(topic, first.encode(), kind)
+        client.schema.put(topic, second.encode(), kind)
+        client.create_topic(topic, 1)
+        for value in (GOOD[kind], wider, BAD[kind]):
+            client.produce(topic, value, key=b"k")
+    more = {"avro": 3, "protobuf": True}[kind]
+    assert main(["consume", topic, "--schema", topic, "--show-offset"]) == Exit.OK
+    out, err = capsysbinary.readouterr()
+    lines = out.split(b"\n", 2)
+    place, text = lines[0].split(b"\t")
+    assert place == b"0:0" and json.loads(text)["s"] == "a"
+    assert json.loads(lines[1].split(b"\t")[1])["more"] == more
+    assert lines[2] == b"0:2\t" + BAD[kind] + b"\n", "what does not fit stays what it is"
+    assert b"0:2 does not fit" in err and f"invalid {kind.capitalize()}".encode() in err
+    assert main(["consume", topic, "--schema", topic, "-o", "json"]) == Exit.OK
+    found = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert [each.get("decoded_as") for each in found][1:] == [f"{kind}: {topic}, version 2", None]
+    assert found[0]["decoded"]["s"] == "a" and "schema_errors" not in found[0]
+    assert "invalid" in found[2]["schema_errors"][0] and "decoded" not in found[2]
+    assert main(["consume", topic, "--schema", "not-there"]) == Exit.NOT_FOUND
+    assert main(["consume", topic, "--schema", topic, "--format", "raw"]) == Exit.USAGE
+    assert main(["consume", topic, "--schema", topic, "--via", "fq"]) == Exit.USAGE

@@ -2,96 +2,52 @@
 
 from __future__ import annotations
 
-import http.server
+import argparse
 import io
-import json
 import os
 import shlex
-import threading
+import signal
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
+from authority import Authority
+from embedded_broker import EmbeddedBroker
 
 import braidmq.testing
+from braidmq.base.config import Listen
+from braidmq.base.config_listen import HttpListen
+from braidmq.base.disk_real import RealDisk
 from braidmq.cli.exits import Exit
 from braidmq.cli.flymq_cli import build_parser, credentials_path, main
 from braidmq.testing.thread_broker import ThreadBroker
 
 Captured = pytest.CaptureFixture[str]
 
-PUBLISHED = """
--a h:1 -u x -P y -T -k --ca-cert c --cert d --key e topics
---tls-insecure --tls-ca c --tls-cert d --tls-key e list
-produce t m -k key -p 1 -e string -s schema
-pub t m --key key --partition 1 --encoder json --schema s
-consume t -o 0 -n 10 -p 0 -k -F f -d string -s s -q -r --no-offset
-sub t --offset 3 --count 1 --partition 0 --show-key --filter f --decoder hex --schema s --quiet --raw
-subscribe t -g default -f earliest -p 0 -k -F f -d json -s s -l -q -r --no-timestamp --no-offset
-subscribe t --group g --from-beginning --show-lag
-subscribe t --from-latest
-create t -p 3
-delete t
-info t
-groups list
-groups describe g -t t
-groups lag g --topic t -p 0
-groups reset-offsets g -t t -p 0 --to-earliest
-groups reset g -t t --to-offset 5
-groups delete g --topic t
-produce-delayed t 1000 m
-produce-ttl t 1000 m
-txn t a b c
-schema register s json file
-schema list
-schema validate s file
-schema delete s
-schema produce t s m
-dlq list t -n 5
-dlq replay t id
-dlq purge t
-dlq stats t
-dlq re-inject t id
-auth
-whoami
-users list
-users create u --roles a,b
-users delete u
-users update u --roles a --enabled false
-users get u
-users passwd u
-roles list
-roles get r
-acl list
-acl get t
-acl set t --public --users a,b --roles c
-acl delete t
-audit list --limit 5 --offset 2
-audit query --user u --resource r --type a,b --result success --search s --start 2026-01-01T00:00:00Z --end 2026-01-02T00:00:00Z
-audit tail -f
-audit export --format csv --output file
-cluster status --admin-addr a --admin-tls --admin-insecure --admin-ca-cert c --admin-user u --admin-pass p
-cluster info
-cluster members
-cluster metadata --topic t
-cluster partitions --topic t
-cluster leaders
-cluster rebalance
-cluster reassign t 0 -l node -r a,b
-cluster join --peer host:1
-cluster leave
-admin cluster
-admin topics
-admin groups
-admin schemas
-health status --health-addr a --health-tls --health-insecure --health-ca-cert c
-health live
-health ready
-explore
-"""
+TABLE = Path(__file__).with_name("published_commands.txt")
+PASSWORD = "Right-horse-7"
+TYPED = "Other-horse-7\nquit\n"
+"""What is typed where a command reads: a password, and the end of a conversation."""
+OURS = {("subscribe", "-n"), ("subscribe", "--count")}
+"""Options that the published tool has not."""
+BY_HAND = {("audit tail", "-f"), ("audit tail", "--follow")}
+"""Those that end with Ctrl-C, in a test of their own."""
+SECURE = {f"--{port}-{name}" for port in ("admin", "health") for name in ("tls", "insecure", "ca-cert")} | {
+    "-T", "--tls", "-k", "--insecure", "--tls-insecure", "--ca-cert", "--tls-ca", "--cert", "--tls-cert", "--key", "--tls-key",
+}  # fmt: skip
+"""Those of TLS, in a test of their own."""
+
+
+def published() -> list[tuple[bool, int, str, str]]:
+    """Whether it needs users, its exit status, the command line, and what it prints."""
+    lines = [line for line in TABLE.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    cells = [[cell.strip() for cell in line.split("|", 2)] for line in lines]
+    return [(status.startswith("*"), int(status.removeprefix("*")), words, shown) for status, words, shown in cells]
 
 
 @pytest.fixture(autouse=True)
@@ -117,14 +73,142 @@ def run(capsys: Captured, words: str, status: Exit = Exit.OK) -> str:
     return out + err
 
 
-@pytest.mark.parametrize("words", PUBLISHED.strip().splitlines())
-def test_the_published_command_line_is_understood(words: str) -> None:
-    args = build_parser().parse_args(shlex.split(words))
-    assert args.words is not None or args.perform is not None
-    if args.words is not None:
-        from braidmq.cli.parser import parse
+@contextmanager
+def broker_at(directory: Path, **settings: object) -> Iterator[EmbeddedBroker]:
+    """With an audit trail and its HTTP ports."""
+    with EmbeddedBroker(RealDisk(), str(directory / "data"), web=True, durability="os", audit_enabled=True, **settings) as broker:
+        yield broker
 
-        assert parse(args.words(args)).run
+
+def variables(broker: EmbeddedBroker) -> dict[str, str]:
+    assert broker.service is not None
+    http = broker.service.addresses
+    return {"FLYMQ_ADDR": broker.address, "FLYMQ_ADMIN_ADDR": http["admin"], "FLYMQ_HEALTH_ADDR": http["health"]}
+
+
+def test_every_published_command_does_its_work(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Over real sockets: the broker's own port, its admin API and its health port."""
+    for name, text in (("schema", '{"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}'),
+                       ("good", '{"id": 1}'), ("bad", "{}"), ("password", PASSWORD)):  # fmt: skip
+        (tmp_path / name).write_text(text)
+    users = {"auth_enabled": True, "auth_admin_password_file": str(tmp_path / "password")}
+    anybody = {"auth_allow_anonymous": True}
+    with broker_at(tmp_path / "open", **anybody) as open_to_all, broker_at(tmp_path / "guarded", **users) as guarded:
+        broker = open_to_all.server.broker
+
+        async def bury() -> list[str]:
+            await broker.create_topic("dead", 1, {})
+            for number in range(3):
+                await broker.dead_letters.dead_letter("dead", b"k", b"letter %d" % number, "manual", "said so")
+            return [letter.id for letter in await broker.dead_letters.letters("dead")]
+
+        letters = open_to_all.run(bury)
+        login = {"FLYMQ_USERNAME": "admin", "FLYMQ_PASSWORD": PASSWORD, "FLYMQ_ADMIN_USER": "admin", "FLYMQ_ADMIN_PASS": PASSWORD}
+        wrong = []
+        for with_users, status, words, shown in published():
+            known = variables(guarded) | login if with_users else variables(open_to_all)
+            given = {
+                "$ADDR": known["FLYMQ_ADDR"], "$ADMIN": known["FLYMQ_ADMIN_ADDR"], "$HEALTH": known["FLYMQ_HEALTH_ADDR"],
+                "$PASSWORD": PASSWORD, "$NODE": guarded.server.config.node_id, "$SCHEMA": str(tmp_path / "schema"),
+                "$GOOD": str(tmp_path / "good"), "$BAD": str(tmp_path / "bad"), "$OUT": str(tmp_path / "out.csv"),
+                "$LETTER1": letters[0], "$LETTER2": letters[1],
+            }  # fmt: skip
+            with monkeypatch.context() as patch:
+                patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TYPED.encode())))
+                for name, value in {**known, "BRAID_PASSWORD": ""}.items():
+                    patch.setenv(name, value)
+                ended = main([given.get(word, word) for word in shlex.split(words)])
+            out, err = capfdbinary.readouterr()
+            text = (out + err).decode("utf-8", "replace")
+            if ended != status or shown not in text:
+                wrong.append(f"{words}: {ended}, without {shown!r}\n{text}")
+    assert not wrong, "\n".join(wrong)
+    assert "user.create" in (tmp_path / "out.csv").read_text()
+
+
+def test_the_table_has_every_command_and_every_option() -> None:
+    """Both ways: what the table has the tool takes, as the test above sees, and what the tool takes the table has."""
+    tool = build_parser()
+    used: set[tuple[str, str]] = set()
+    for _, _, line, _ in published():
+        path, parser = "", tool
+        words = iter(shlex.split(line))
+        for word in words:
+            if word.startswith("-"):
+                used.add((path, word))
+                if parser._option_string_actions[word].nargs is None:
+                    next(words)
+            elif (found := _below(parser).get(word)) is not None:
+                path, parser = f"{path} {word}".strip(), found
+        used.add((path, ""))
+    known = {(path, option) for path, option in _known("", tool) if option not in SECURE}
+    assert {pair for pair in known - used - OURS - BY_HAND if not _by_other_name(pair, used)} == set()
+
+
+def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: found for action in actions for name, found in action.choices.items()}
+
+
+def _known(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    below = _below(parser)
+    if not below:
+        yield path, ""
+    for action in parser._actions:
+        if path == "" or action.dest != "help":
+            yield from ((path, option) for option in action.option_strings)
+    for name, found in below.items():
+        yield from _known(f"{path} {name}".strip(), found)
+
+
+def _by_other_name(pair: tuple[str, str], used: set[tuple[str, str]]) -> bool:
+    """Whether the same option was used at a command that shares its declaration: another name of the command, or its neighbour."""
+    path, option = pair
+    head = path.partition(" ")[0]
+    families = ({"produce", "pub"}, {"consume", "sub"}, {"subscribe"})
+    family = next((each for each in families if head in each), {head})
+    return any(option == other and place.partition(" ")[0] in family for place, other in used)
+
+
+def test_tls_on_every_port(tmp_path: Path, capsys: Captured) -> None:
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("broker")
+    mine, my_key = authority.issue("me")
+    with EmbeddedBroker(
+        RealDisk(), str(tmp_path / "data"), web=True, durability="os", listen=(Listen("flymqs", "127.0.0.1", 0),),
+        tls_cert_file=str(certificate), tls_key_file=str(key),
+        **{f"{name}_listen": HttpListen("https", "127.0.0.1", 0) for name in ("admin", "health")},
+    ) as broker:  # fmt: skip
+        assert broker.service is not None
+        place = next(iter(broker.server.addresses.values()))
+        for options in (
+            f"-T --ca-cert {authority.file}", f"--tls --tls-ca {authority.file} --cert {mine} --key {my_key}",
+            f"-T --tls-ca {authority.file} --tls-cert {mine} --tls-key {my_key}", "-T -k", "--tls --insecure", "-T --tls-insecure",
+        ):  # fmt: skip
+            run(capsys, f"-a {place} {options} topics")
+        run(capsys, f"-a {place} -T topics", status=Exit.UNREACHABLE)
+        for port, command in (("admin", "cluster status"), ("health", "health ready")):
+            address = broker.service.addresses[port]
+            for options in (f"--{port}-tls --{port}-ca-cert {authority.file}", f"--{port}-insecure"):
+                assert "{" in run(capsys, f"{command} --{port}-addr {address} {options}")
+            run(capsys, f"{command} --{port}-addr {address} --{port}-tls", status=Exit.UNREACHABLE)
+
+
+def test_the_trail_is_followed(tmp_path: Path) -> None:
+    with broker_at(tmp_path) as broker:
+        begin = "from braidmq.cli.flymq_cli import main; raise SystemExit(main())"
+        words = [sys.executable, "-c", begin, "-a", broker.address, "audit", "tail", "-f", "--type", "topic.create"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as tail:
+            assert tail.stdout is not None
+            try:
+                for name in ("followed.1", "followed.2"):
+                    broker.create(name)
+                    assert name in tail.stdout.readline()
+            finally:
+                tail.send_signal(signal.SIGINT)
+                assert tail.wait(60) == Exit.INTERRUPTED
 
 
 def test_messages_go_in_and_come_out(served: ThreadBroker, capsys: Captured) -> None:
@@ -183,48 +267,6 @@ def test_explore_runs_commands_until_quit(served: ThreadBroker, capsys: Captured
     monkeypatch.setattr("sys.stdin", io.StringIO("produce t hi\nnonsense\nconsume t -q\nquit\nconsume t\n"))
     shown = run(capsys, "explore")
     assert shown.count("flymq> ") == 4 and "hi\n" in shown and "invalid choice" in shown
-
-
-# --- the HTTP servers
-
-
-class _Answers(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self._answer(503 if self.path == "/health" else 401 if "Authorization" not in self.headers and "api" in self.path else 200)
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(200)
-
-    def _answer(self, status: int) -> None:
-        body = json.dumps({"path": self.path}).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
-
-
-@pytest.fixture
-def web() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_admin_and_health_ask_the_paths_of_the_published_api(web: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(capsys, f"admin topics --admin-addr {web}", status=Exit.DENIED)
-    monkeypatch.setenv("FLYMQ_ADMIN_USER", "a")
-    monkeypatch.setenv("FLYMQ_ADMIN_ADDR", web)
-    assert json.loads(run(capsys, "admin groups")) == {"path": "/api/v1/consumer-groups"}
-    assert json.loads(run(capsys, "cluster partitions --topic a/b")) == {"path": "/api/v1/cluster/partitions?topic=a%2Fb"}
-    assert json.loads(run(capsys, "cluster reassign t 1 -l n")) == {"path": "/api/v1/cluster/partitions/t/1"}
-    assert json.loads(run(capsys, f"health ready --health-addr {web}")) == {"path": "/health/ready"}
-    run(capsys, f"health status --health-addr {web}", status=Exit.FAILED)
-    run(capsys, "health live --health-addr 127.0.0.1:1", status=Exit.UNREACHABLE)
 
 
 def test_the_entry_points_lead_to_functions() -> None:

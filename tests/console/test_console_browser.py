@@ -221,6 +221,11 @@ def test_dead_letters_are_mended_and_sent_back(page: Page, console: EmbeddedBrok
     page.get_by_role("button", name="Retry with this value").click()
     expect(page.locator(".notice.good")).to_have_text("Sent back to mended.")
     expect(page.locator("tbody tr")).to_have_count(2)
+    page.locator("tbody summary", has_text="Discard").first.click()
+    page.screenshot(path=artefacts / "letters-discard.png", full_page=True)
+    page.get_by_role("button", name="Discard letter").first.click()
+    expect(page.locator(".notice.good")).to_have_text("The letter is gone.")
+    expect(page.locator("tbody tr")).to_have_count(1)
     page.goto("/console/topics/mended/messages/0/0")
     expect(page.locator("#decoded")).to_contain_text('"id": 7')
     page.goto("/console/dead-letters/mended")
@@ -246,6 +251,38 @@ def test_a_schema_with_two_versions_shows_what_changed(page: Page) -> None:
         page.locator("summary", has_text=f"Delete version {version}").click()
         page.get_by_role("button", name="Delete version").click()
         expect(page.locator(".notice.good")).to_contain_text(f"Deleted version {version}")
+
+
+def test_a_replay_is_asked_for_and_taken_back(page: Page, console: EmbeddedBroker, artefacts: Path) -> None:
+    pipelines = console.server.broker.pipelines
+    console.run(lambda: pipelines.put("replayed", "0:", "yaml", "name: replayed"))
+    page.goto("/console/pipelines/replayed")
+    page.locator("#ask-replay summary").click()
+    page.get_by_label("Offsets, one").fill("orders:0:0-7\norders:1:2-5")
+    page.get_by_role("button", name="Ask for a replay").click()
+    expect(page.locator(".notice.good")).to_contain_text("Replay 1 is requested: no run is alive to take it")
+    expect(page.locator("#live .notice.warn")).to_contain_text("no run is alive")
+    expect(page.locator("#replays tbody tr")).to_contain_text("orders:0:0-7, orders:1:2-5")
+    page.screenshot(path=artefacts / "pipeline-replay.png", full_page=True)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#replays tbody tr")).to_contain_text("cancelled")
+    for kind, since, text in (("time", "2026-01-31T12:00", "2026-01-31T12:00:00.000Z to now"), ("letters", "", "dead letters")):
+        page.locator("#ask-replay summary").click()
+        page.get_by_label("What").select_option(kind)
+        page.get_by_label("From (UTC)").fill(since)
+        page.get_by_role("button", name="Ask for a replay").click()
+        expect(page.locator("#replays tbody tr").first).to_contain_text(text)
+
+    async def work() -> None:
+        run = await pipelines.start("replayed", "continuous", "here", replace=False)
+        taken = await pipelines.take_replay("replayed", run.number)
+        assert taken is not None
+        await pipelines.end_replay("replayed", taken.number, "failed", "cannot replay: <b>a topic</b> is not taken back")
+
+    console.run(work)
+    expect(page.locator("#replays tbody tr", has_text="failed")).to_contain_text("<b>a topic</b> is not taken back")
+    expect(page.locator("#replays tbody tr").first).to_contain_text("takes it when its batch has ended")
+    expect(page.locator("#live .notice.warn")).to_have_count(0)
 
 
 # --- who is there, and who may

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from console_samples import ADMIN, READER, SCRIPT
+from embedded_broker import EmbeddedBroker
 from html_checks import check_html
 from page_list import FOR_READERS, PAGES
 from web_client import Answer, WebClient
@@ -117,6 +118,9 @@ def test_a_reader_is_refused_what_is_for_administrators(reader: WebClient, name:
         ("/console/topics/orders/groups/billing/plan", "mode=latest"),
         ("/console/dead-letters/orders/retry", ""),
         ("/console/dead-letters/orders/purge", ""),
+        ("/console/dead-letters/orders/some-letter/discard", ""),
+        ("/console/pipelines/enrich/replays", "kind=letters"),
+        ("/console/pipelines/enrich/replays/1/cancel", ""),
         ("/console/schemas", "name=x&type=json&schema=%7B%7D"),
         ("/console/users", "username=x&password=ypassword1"),
         ("/console/acls", "pattern=orders&public=true"),
@@ -171,6 +175,25 @@ def test_masked_fields_are_for_administrators(admin: WebClient, reader: WebClien
     assert found["messages"] == [], "a filter must not find out what is masked"
     assert b"masked for you" in reader.get("/console/topics/people/messages/0/1").body
     assert reader.get("/console/topics/people/produce?partition=0&offset=1").status == 403
+
+
+def test_a_payload_that_does_not_fit_shows_why_and_its_bytes(admin: WebClient, console: EmbeddedBroker) -> None:
+    broker = console.server.broker
+
+    async def fill() -> None:
+        topic = await broker.create_topic("broken-clicks", 1, {})
+        await broker.append(topic, 0, b"", b"\x0a/ho\xff<b>")
+        await broker.append(topic, 0, b"", b"\x0a/home\x06")
+        await broker.configure_topic("broken-clicks", {"schema": "clicks"})
+
+    console.run(fill)
+    listed = admin.get("/console/topics/broken-clicks/messages").body.decode()
+    assert listed.count("does not fit its schema") == 1 and "invalid Avro message" in listed
+    assert "{&#34;page&#34;: &#34;/home&#34;, &#34;ms&#34;: 3}" in listed
+    page = admin.get("/console/topics/broken-clicks/messages/0/0").body.decode()
+    assert "Not decoded by the schema of its topic" in page and "invalid Avro message" in page
+    assert "00000000  0a 2f 68 6f ff 3c 62 3e" in page and '<details class="card more" open>' in page
+    assert check_html(page) == [] and check_html(listed) == []
 
 
 def test_a_record_is_decoded_by_the_schema_of_its_topic(admin: WebClient) -> None:

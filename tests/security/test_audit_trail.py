@@ -287,7 +287,7 @@ def test_no_secret_gets_in_and_texts_are_bounded() -> None:
 
 def test_types_are_those_published_and_those_of_pipelines() -> None:
     own = {each for each in EVENT_TYPES if each.startswith("pipeline.")}
-    assert len(own) == 5
+    assert len(own) == 6
     assert len(EVENT_TYPES - own) == 29 and {"auth.failure", "config.change", "txn.abort"} <= EVENT_TYPES
     with pytest.raises(AssertionError):
         Trail().record("auth.unheard")

@@ -46,6 +46,7 @@ REQUESTS: dict[Op, flymq.Request] = {
         flymq.FetchDlq("secret", 1),
         flymq.ReplayDlq("secret", "x"),
         flymq.PurgeDlq("secret"),
+        flymq.DlqDiscard("secret", "not-there"),
         flymq.ProduceDelayed("secret", b"v", 3_600_000),
         flymq.CancelDelayed("delayed-0"),
         flymq.ProduceWithTtl("secret", b"v", 3_600_000),
@@ -100,6 +101,10 @@ REQUESTS: dict[Op, flymq.Request] = {
         flymq.PipelineStart("theirs", "once", "here", True),
         flymq.PipelineReport("theirs", 1),
         flymq.PipelineEnd("theirs", 1, "finished"),
+        flymq.PipelineReplay("theirs", b'{"letters": true}'),
+        flymq.PipelineReplayList("theirs"),
+        flymq.PipelineReplayTake("theirs", 1),
+        flymq.PipelineReplayEnd("theirs", 1, "done"),
         flymq.PipelineRemove("theirs"),
         flymq.Document("status"),
         flymq.BackupBegin(),
@@ -130,6 +135,7 @@ NO_TOPIC = {Op.CLUSTER_STATUS: {"admin", "reader"}, Op.GROUP_HEARTBEAT: {"admin"
 """Requests that lead to no topic need the right on one without an ACL, which is private here."""
 _THEIRS = (
     Op.PIPELINE_PUT, Op.PIPELINE_STEER, Op.PIPELINE_START, Op.PIPELINE_REPORT, Op.PIPELINE_END, Op.PIPELINE_REMOVE,
+    Op.PIPELINE_REPLAY, Op.PIPELINE_REPLAY_TAKE, Op.PIPELINE_REPLAY_END,
 )  # fmt: skip
 KNOWN = {Op.CANCEL_DELAYED: MAY[Rule.AUTHENTICATED], **{op: {"admin", "writer"} for op in _THEIRS}}
 """Which topic it is about is known only of a message that waits; and the pipeline is the writer's."""

@@ -72,6 +72,7 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.ReplayDlq, texts, texts),
     st.builds(flymq.ReplayDlq, texts, st.just(""), _dlq_offsets),
     st.builds(flymq.PurgeDlq, texts),
+    st.builds(flymq.DlqDiscard, texts, texts),
     st.builds(flymq.DlqFail, texts, i32s, u64s, texts, texts, texts, u64s),
     st.builds(flymq.ProduceDelayed, texts, blobs, i64s),
     st.builds(flymq.CancelDelayed, texts, texts),
@@ -116,6 +117,10 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.PipelineStart, texts, texts, texts, bools),
     st.builds(flymq.PipelineReport, texts, u32s, blobs, _pairs),
     st.builds(flymq.PipelineEnd, texts, u32s, texts, texts),
+    st.builds(flymq.PipelineReplay, texts, blobs),
+    st.builds(flymq.PipelineReplayList, texts),
+    st.builds(flymq.PipelineReplayTake, texts, u32s),
+    st.builds(flymq.PipelineReplayEnd, texts, u32s, texts, texts),
     st.builds(flymq.Auth, texts, texts),
     st.builds(flymq.WhoAmI),
     st.builds(flymq.UserCreate, *_user_fields),
@@ -261,6 +266,10 @@ _cluster_partitions = st.builds(flymq.ClusterPartition, u32s, texts, texts, u64s
 _group_infos = st.builds(flymq.GroupInfo, texts, texts, u32s, several(st.builds(flymq.GroupOffset, u32s, u64s)))
 _users = st.builds(flymq.UserInfo, texts, _listed, _listed, bools, i64s, i64s)
 _events = st.builds(flymq.AuditEvent, texts, i64s, texts, texts, texts, texts, texts, texts, texts, _pairs)
+_replays = st.builds(
+    flymq.PipelineReplays,
+    several(st.builds(flymq.ReplayEntry, u32s, texts, texts, blobs, i64s, u32s, i64s, i64s, texts, texts)),
+)
 _pages = st.builds(flymq.AuditEvents, several(_events), i32s, bools)
 _documents = st.builds(flymq.AuditDocument, blobs, texts)
 _stage_states = st.builds(flymq.StageState, bools, u32s, u32s, u64s)
@@ -291,6 +300,7 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     Op.FETCH_DLQ: st.builds(flymq.DeadLetters, several(st.builds(flymq.DeadLetter, texts, blobs, texts, i32s))),
     Op.REPLAY_DLQ: st.builds(flymq.DlqReplayed, bools, texts, u32s),
     Op.PURGE_DLQ: _oks,
+    Op.DLQ_DISCARD: _oks,
     Op.PRODUCE_DELAYED: st.builds(flymq.Delayed, texts, i32s, u64s, i64s, i32s, i32s, texts),
     Op.CANCEL_DELAYED: _oks,
     Op.PRODUCE_WITH_TTL: _metadata,
@@ -361,6 +371,10 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     Op.PIPELINE_START: st.builds(flymq.PipelineStarted, u32s, texts),
     Op.PIPELINE_REPORT: st.builds(flymq.PipelineDesired, texts),
     Op.PIPELINE_END: _oks,
+    Op.PIPELINE_REPLAY: _replays,
+    Op.PIPELINE_REPLAY_LIST: _replays,
+    Op.PIPELINE_REPLAY_TAKE: _replays,
+    Op.PIPELINE_REPLAY_END: _oks,
     Op.AUTH: st.builds(flymq.Authenticated, bools, texts, _listed, texts),
     # Permissions are carried by v126 alone; a test of their own shows it.
     Op.WHOAMI: st.builds(flymq.Identity, bools, texts, several(names)),

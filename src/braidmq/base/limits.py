@@ -378,6 +378,10 @@ PIPELINE_RUNS_KEPT: Final = 50
 """Runs of a pipeline that are remembered; the oldest is forgotten first."""
 PIPELINE_EVENTS_KEPT: Final = 200
 """Events of a pipeline that are remembered; the oldest is forgotten first."""
+PIPELINE_REPLAYS_KEPT: Final = 50
+"""Replays of a pipeline that are remembered; of those that have ended the oldest is forgotten first."""
+PIPELINE_REPLAYS_WAITING_MAX: Final = 10
+"""Replays that wait for a run of a pipeline: whoever asks for more has not seen that nobody takes them."""
 PIPELINE_PROGRESS_KEPT: Final = 600
 """Progress reports of a pipeline that are kept, in memory alone: ten minutes at one a second."""
 PIPELINE_REPORT_BYTES_MAX: Final = 16 * KIB

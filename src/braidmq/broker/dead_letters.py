@@ -2,7 +2,7 @@
 
 A letter of topic `x` is a record of topic `x.dlq`: key and value as they were, and in its attributes where it came from, why
 it is there, how often it was tried and when. It is an ordinary topic, so anything can read it; what is here adds a list,
-replay and purge. A letter that was replayed or purged is not listed any more.
+replay, discard and purge. A letter that was replayed, discarded or purged is not listed any more.
 
 Letters come from
 
@@ -364,7 +364,18 @@ class DeadLetters:
     def _lock(self, origin: str) -> asyncio.Lock:
         return self._replaying.setdefault(self.origin_of(origin), asyncio.Lock())
 
-    # --- purge
+    # --- discard and purge
+
+    async def discard(self, origin: str, name: str) -> None:
+        """Let the letter with this id go, for good; MESSAGE_NOT_FOUND when there is none."""
+        place = place_in(name)
+        letter = await self._one(origin, *place) if place is not None else None
+        topic = self._broker.topics.get(self.topic_name(origin))
+        if letter is None or letter.id != name or topic is None:
+            raise BraidError("MESSAGE_NOT_FOUND", id=name)
+        # Whoever sends it back at the same time is first or second in the journal, and the second one finds it gone.
+        if not await self._broker.work.journal.submit(["discard", topic.id, letter.partition, letter.offset]):
+            raise BraidError("MESSAGE_NOT_FOUND", id=name)
 
     async def purge(self, origin: str) -> int:
         """Let every letter there is now go; returns how many offsets that were. What they took on disk is given back."""

@@ -2,7 +2,8 @@
 
 A pipeline has a definition, which the broker keeps as text and does not read, an owner, and what it is meant to do: run, pause or
 stop. A run has a beginning, an end and an outcome. At most one run is under way: a new one ends the one before it, whose next
-report is then refused. Everything is bounded; the oldest runs and events are forgotten first.
+report is then refused. Replays that somebody asked for wait for a run (`pipeline_replays.py`). Everything is bounded; the oldest
+runs, events and replays are forgotten first.
 
 Faults: a crash before a command is durable leaves no trace; after it, it is replayed. Progress reports come every second and are
 not commands; the last one of a run is written with its end, and once a minute (`pipelines.py`).
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.broker.pipeline_replays import ReplayList, restored
 
 RUN: Final = "run"
 PAUSE: Final = "pause"
@@ -58,6 +60,7 @@ class Pipeline:
     next_run: int = 1
     runs: list[Run] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    replays: ReplayList = field(default_factory=ReplayList)
 
     @property
     def current(self) -> Run | None:
@@ -99,7 +102,7 @@ class PipelineTable:
         return ["put", name, owner, form, definition, now_ms, self._pipelines_max]
 
     def apply(self, command: list[Any]) -> Any:
-        """`start` returns the run, `remove` whether there was anything."""
+        """`start` returns the run, `remove` whether there was anything, those of replays the replay, or None without one."""
         match command:
             case ["put", str(name), str(owner), str(form), str(definition), int(now_ms), int(most)]:
                 return self._put(name, owner, form, definition, now_ms, most)
@@ -117,7 +120,15 @@ class PipelineTable:
                 run = self.run_of(name, number)
                 run.outcome, run.reason, run.ended_ms = outcome, reason, now_ms
                 run.progress = progress or run.progress
+                self.get(name).replays.run_ended(number, now_ms)
                 return None
+            case ["replay", str(name), str(by), str(wish), int(now_ms), int(most)]:
+                return self.get(name).replays.ask(by, wish, now_ms, most)
+            case ["replay-take", str(name), int(number), int(now_ms)]:
+                self.run_of(name, number)
+                return self.get(name).replays.take(number, now_ms)
+            case ["replay-end", str(name), int(number), str(state), str(result), int(now_ms)]:
+                return self.get(name).replays.end(number, state, result, now_ms)
             case ["events", str(name), int(number), int(now_ms), list(events)]:
                 pipeline = self.get(name)
                 pipeline.events += [Event(now_ms, number, level, text) for level, text in events]
@@ -140,6 +151,7 @@ class PipelineTable:
         before = pipeline.current
         if before is not None:
             before.outcome, before.reason, before.ended_ms = "replaced", f"run {pipeline.next_run} took over", now_ms
+            pipeline.replays.run_ended(before.number, now_ms)
         run = Run(pipeline.next_run, mode, where, now_ms)
         pipeline.next_run += 1
         pipeline.desired = desired
@@ -154,14 +166,14 @@ class PipelineTable:
             [
                 each.name, each.owner, each.format, each.definition, each.changed_ms, each.desired, each.next_run,
                 [[r.number, r.mode, r.where, r.started_ms, r.ended_ms, r.outcome, r.reason, r.progress] for r in each.runs],
-                [[e.time_ms, e.run, e.level, e.text] for e in each.events],
+                [[e.time_ms, e.run, e.level, e.text] for e in each.events], each.replays.snapshot(),
             ]
             for each in self._pipelines.values()
         ]  # fmt: skip
 
     def restore(self, document: Any) -> None:
-        for name, owner, form, definition, changed_ms, desired, next_run, runs, events in document:
+        for name, owner, form, definition, changed_ms, desired, next_run, runs, events, *more in document:
             self._pipelines[name] = Pipeline(
                 name, owner, form, definition, changed_ms, desired, next_run, [Run(*row) for row in runs],
-                [Event(*row) for row in events],
+                [Event(*row) for row in events], restored(more[0]) if more else ReplayList(),
             )  # fmt: skip

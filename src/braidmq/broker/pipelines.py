@@ -1,7 +1,8 @@
 """Pipelines as the broker sees them: what somebody else runs, and tells us about.
 
 The broker runs nothing. A run says every second or so how far it is, and reads in the answer whether it should go on, pause or
-stop. What survives a restart is in the table (`pipeline_table.py`); here are the latest reports, for figures that move and plots.
+stop, or that a replay waits for it. What survives a restart is in the table (`pipeline_table.py`); here are the latest reports, for
+figures that move and plots.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from braidmq.base import limits
 from braidmq.base.clock import Clock
 from braidmq.base.errors import BraidError
 from braidmq.base.naming import PIPELINE_NAME
+from braidmq.broker.pipeline_replays import ENDS, REQUESTED, RUNNING, Replay, checked_wish
 from braidmq.broker.pipeline_table import DESIRES, OUTCOMES, PAUSE, RUN, STOP, Pipeline, PipelineTable, Run
 
 LIVE_MS: Final = 10_000
@@ -26,6 +28,8 @@ _EVENTS_MAX: Final = 20
 _WHERE_BYTES_MAX: Final = 1000
 MODES: Final = ("continuous", "once", "backfill", "replay")
 _LEVELS: Final = ("info", "warning", "error")
+REPLAY: Final = "replay"
+"""What a run is told that should process something once more, and then go on."""
 
 
 @dataclass(slots=True)
@@ -104,6 +108,52 @@ class Pipelines:
         await self._submit(["remove", name])
         self._live.pop(name, None)
 
+    # --- replays
+
+    async def ask_replay(self, name: str, by: str, wish: bytes | str) -> Replay:
+        """Ask the run of a pipeline to process something once more; a run that comes later takes it where none is there."""
+        self.table.get(name)
+        most = limits.PIPELINE_REPLAYS_WAITING_MAX
+        replay: Replay | None = await self._submit(["replay", name, by, checked_wish(wish), self._clock.now_ms(), most])
+        if replay is None:
+            raise BraidError("PIPELINE_REPLAYS_WAIT", pipeline=name, count=most)
+        return replay
+
+    async def take_replay(self, name: str, run: int) -> Replay | None:
+        """What a run is to process now, if anything."""
+        self.table.run_of(name, run)
+        replays = self.table.get(name).replays
+        if not replays.waiting() and replays.under_way(run) is None:
+            return None
+        replay: Replay | None = await self._submit(["replay-take", name, run, self._clock.now_ms()])
+        return replay
+
+    async def end_replay(self, name: str, number: int, state: str, result: str) -> None:
+        """Write down what became of a replay. One that waits can only be cancelled, and only one that waits."""
+        if state not in ENDS:
+            raise BraidError("INVALID_ARGUMENT", reason=f"{state!r} is not one of {', '.join(ENDS)}")
+        text = result[: limits.PIPELINE_REPORT_BYTES_MAX // 4]
+        self.table.get(name)
+        if await self._submit(["replay-end", name, number, state, text, self._clock.now_ms()]) is None:
+            replay = self.table.get(name).replays.get(number)
+            found = "there is none" if replay is None else f"it is {replay.state}"
+            raise BraidError("PIPELINE_REPLAY_OVER", pipeline=name, number=number, reason=found)
+
+    def outlook(self, pipeline: Pipeline, replay: Replay) -> str:
+        """Who will do it, or why nobody does, in words; empty once it has ended."""
+        state, run = self.state(pipeline), pipeline.current
+        if replay.state == RUNNING:
+            return f"run {replay.run} is not heard of any more" if state == "lost" else f"run {replay.run} does it"
+        if replay.state != REQUESTED:
+            return ""
+        if run is None or state == "lost":
+            return "no run is alive to take it: start one with `braid pipeline run FILE`, or use `braid pipeline replay FILE`"
+        if run.mode != "continuous":
+            return f"run {run.number} is of the kind `{run.mode}`, which takes none: it waits for a continuous one"
+        if state == "running":
+            return f"run {run.number} takes it when its batch has ended"
+        return f"the pipeline is {state}: it is taken when the pipeline runs again"
+
     def _refuse_live(self, pipeline: Pipeline) -> None:
         run = pipeline.current
         if run is not None:
@@ -142,7 +192,8 @@ class Pipelines:
                 await self._submit(["progress", name, number, text])
         if events:
             await self._note(name, number, events)
-        return pipeline.desired
+        takes = pipeline.desired == RUN and run.mode == "continuous" and pipeline.replays.waiting()
+        return REPLAY if takes else pipeline.desired
 
     async def end(self, name: str, number: int, outcome: str, reason: str) -> None:
         if outcome not in OUTCOMES:

@@ -59,9 +59,9 @@ class SchemaRegistry:
 
     # --- checking
 
-    async def find(self, name: str) -> Schema | None:
-        """The newest version, compiled; None when there is none."""
-        version = self.table.find(name)
+    async def find(self, name: str, number: int = 0) -> Schema | None:
+        """A version, with 0 the newest, compiled; None when there is none."""
+        version = self.table.find(name, number)
         if version is None:
             return None
         known = self._compiled.get(version.fingerprint)

@@ -108,6 +108,11 @@ class WorkTable:
                 return self._replay(number, topic_id, letters)
             case ["purge", int(topic_id), int(partition), int(offset)]:
                 self.letters.strike(topic_id, partition, 0, offset)
+            case ["discard", int(topic_id), int(partition), int(offset)]:
+                if self.letters.is_gone(topic_id, partition, offset):
+                    return False
+                self.letters.strike(topic_id, partition, offset, offset + 1)
+                return True
             case ["stage", *batch]:
                 return self.stages.stage(*batch)
             case ["publish", int(number), str(writer), int(epoch), list(tasks), list(offsets)]:

@@ -21,6 +21,7 @@ from braidmq.cli.parser import Subparsers
 from braidmq.cli.via import add_via_option, refuse
 
 if TYPE_CHECKING:
+    from braidmq.cli.decoding import SchemaReader
     from braidmq.client.models import PartitionInfo, Record, TopicPartition
     from braidmq.client.sync import Client, Consumer
 
@@ -35,6 +36,7 @@ _EPILOG = """examples:
   braid consume orders --follow                    new records as they come
   braid consume orders --from 100 --partition 0 --count 10
   braid consume orders --from @2026-01-31T08:00:00Z -o json
+  braid consume orders --schema orders -o json     with each value as its schema reads it
   braid consume orders --group billing --follow    go on where the group stopped
   braid consume 'sensors/+/temp' --via blipmq      what is published from now on
   braid consume logs --via fq --program 'prefix:"web."'"""
@@ -59,6 +61,7 @@ def register(commands: Subparsers) -> None:
     parser.add_argument("-o", "--output", choices=("text", "json"), help="the same as --format, under the name other commands use")
     parser.add_argument("--show-key", action="store_true", help="print the key before the value (text)")
     parser.add_argument("--show-offset", action="store_true", help="print partition:offset before the value (text)")
+    parser.add_argument("--schema", metavar="SCHEMA", help="show values as this schema reads them, and say which do not fit")
     parser.add_argument("--program", metavar="PROGRAM", help="route program that chooses messages (--via fq) [prefix:]")
     add_via_option(parser)
     add_server_options(parser)
@@ -75,12 +78,15 @@ def run(args: argparse.Namespace) -> int:
     if args.count is not None and args.count < 0:
         raise BraidError("INVALID_ARGUMENT", reason="--count is negative")
     if args.via != "flymq":
-        refuse(args, start=None, partition=None, **({} if args.via == "fq" else {"program": None}))
+        refuse(args, start=None, partition=None, schema=None, **({} if args.via == "fq" else {"program": None}))
         via.consume(args, formatter(args.format or args.output or "text", args.show_key, args.show_offset))
         return Exit.OK
     refuse(args, program=None)
+    if args.schema is not None and args.format == "raw":
+        raise BraidError("INVALID_ARGUMENT", reason="--format raw shows values as they are, --schema as a schema reads them")
     point = parse_start(args.start, group=args.group is not None, follow=args.follow)
     with open_client(args) as client:
+        reader = None if args.schema is None else _reader(client, args.schema)
         parts = _partitions(client, args.topic, args.partition)
         if point.kind == "offset" and all(point.value > part.newest for part in parts):
             part = parts[0]
@@ -99,13 +105,19 @@ def run(args: argparse.Namespace) -> int:
             for part in parts:
                 consumer.seek(args.topic, part.partition, point.offset_in(client, args.topic, part))
         ends = None if args.follow else {part.partition: part.newest for part in parts}
-        write = formatter(args.format or args.output or "text", args.show_key, args.show_offset)
+        write = formatter(args.format or args.output or "text", args.show_key, args.show_offset, reader)
         printer = _Printer(consumer, args.topic, ends, args.count, write)
         try:
             printer.run()
         finally:
             printer.commit()
     return Exit.OK
+
+
+def _reader(client: Client, schema: str) -> SchemaReader:
+    from braidmq.cli.decoding import SchemaReader
+
+    return SchemaReader(client, schema)
 
 
 def _partitions(client: Client, topic: str, chosen: Sequence[int] | None) -> list[PartitionInfo]:

@@ -47,6 +47,13 @@ def register(commands: Subparsers) -> None:
     add_server_options(retry)
     retry.set_defaults(rest="ids")
 
+    discard = add_verb(group, "discard", "Delete some dead letters for good.", run_discard, "Asks first when run on a terminal.")
+    discard.add_argument("topic", metavar="TOPIC", help="topic that the records came from")
+    discard.add_argument("ids", metavar="ID", nargs="+", help="id of a dead letter")
+    add_removal_options(discard, "deleted")
+    add_server_options(discard)
+    discard.set_defaults(rest="ids")
+
     purge = add_verb(group, "purge", "Delete all dead letters of a topic.", run_purge, "Asks first when run on a terminal.")
     purge.add_argument("topic", metavar="TOPIC", help="topic that the records came from")
     add_removal_options(purge, "deleted")
@@ -126,6 +133,21 @@ def run_retry(args: argparse.Namespace) -> int:
 def _counted(client: Client, topic: str) -> str:
     count = len(client.dlq.ls(topic, LISTED_MAX))
     return str(count) if count < LISTED_MAX else f"{count} or more"
+
+
+def run_discard(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import note, printable
+
+    what = f"{len(args.ids)} dead letters of {printable(args.topic)}"
+    with open_client(args) as client:
+        for letter in args.ids:
+            client.dlq.find(args.topic, letter)
+        if not args.dry_run:
+            if not confirmed(args, f"delete {what}"):
+                return Exit.FAILED
+            client.dlq.discard(args.topic, *args.ids)
+    note(f"{'would delete' if args.dry_run else 'deleted'} {what}")
+    return Exit.OK
 
 
 def run_purge(args: argparse.Namespace) -> int:

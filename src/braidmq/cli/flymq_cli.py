@@ -153,7 +153,8 @@ def _add_groups(grammar: Grammar) -> None:
         found = groups.add(name, f"{name.capitalize()} a group.", _group_words(verb))
         found.add_argument("group", metavar="GROUP", help="name of the group")
         found.add_argument("-t", "--topic", metavar="TOPIC", help="topic that it reads")
-        found.add_argument("-p", "--partition", type=int, metavar="N", help="accepted; all partitions are shown")
+        if verb != "rm":
+            found.add_argument("-p", "--partition", type=int, metavar="N", help="only this partition")
     reset = groups.add("reset-offsets|reset", "Move a group.", _reset_words)
     reset.add_argument("group", metavar="GROUP", help="name of the group")
     reset.add_argument("-t", "--topic", metavar="TOPIC", required=True, help="topic that it reads")
@@ -166,8 +167,9 @@ def _add_groups(grammar: Grammar) -> None:
 
 def _group_words(verb: str) -> Translate:
     def words(args: argparse.Namespace) -> Words:
-        topic = ["--topic", args.topic] if args.topic and verb != "show" else []
-        return ["group", verb, args.group, *topic, *(["--yes"] if verb == "rm" else [])]
+        topic = ["--topic", args.topic] if args.topic else []
+        partition = [] if getattr(args, "partition", None) is None else ["--partition", str(args.partition)]
+        return ["group", verb, args.group, *topic, *partition, *(["--yes"] if verb == "rm" else [])]
 
     return words
 
@@ -213,7 +215,7 @@ def _add_accounts(grammar: Grammar) -> None:
         found.add_argument("name", metavar="NAME", help="name of the user")
     roles = grammar.group("roles", "Roles.")
     roles.add("list", "List the roles.", lambda a: ["role", "ls"])
-    roles.add("get", "Show a role.", lambda a: ["role", "ls"]).add_argument("name", metavar="ROLE", help="all are shown")
+    roles.add("get", "Show a role.", lambda a: ["role", "ls", a.name]).add_argument("name", metavar="ROLE", help="name of the role")
     acl = grammar.group("acl", "Rights to topics.")
     acl.add("list", "List the rights.", lambda a: ["acl", "ls"])
     _topic_of(acl.add("get", "Show the rights to a topic.", lambda a: ["acl", "get", a.topic]))
@@ -271,23 +273,19 @@ def _audit_words(args: argparse.Namespace) -> Words:
     for option, ours in _AUDIT.items():
         if getattr(args, option) is not None:
             words += [ours, getattr(args, option)]
-    return [*words, "--format", args.format] if args.verb == "export" else words
+    if args.verb == "export":
+        return [*words, "--format", args.format]
+    return [*words, "--follow"] if getattr(args, "follow", False) else words
 
 
 def _run_audit(args: argparse.Namespace) -> int:
-    import time
     from contextlib import redirect_stdout
 
     if args.verb == "export" and args.output:
         # The document is what the command prints.
         with open(args.output, "w", encoding="utf-8") as file, redirect_stdout(file):
             return run_braid(args, _audit_words(args))
-    status = run_braid(args, _audit_words(args))
-    while args.verb == "tail" and args.follow and status == Exit.OK:
-        args.start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        time.sleep(1.0)
-        status = run_braid(args, _audit_words(args))
-    return status
+    return run_braid(args, _audit_words(args))
 
 
 def explore(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from braidmq.cli.connection import open_client
 from braidmq.cli.exits import Exit
 
 if TYPE_CHECKING:
+    from braidmq.cli.decoding import SchemaReader
     from braidmq.cli.flymq_cli import Grammar
     from braidmq.client.models import Record
     from braidmq.client.sync import Client
@@ -96,7 +97,7 @@ def _reading_options(parser: Any) -> None:
     parser.add_argument("-k", "--show-key", action="store_true", help="show keys")
     parser.add_argument("-F", "--filter", metavar="TEXT", help="only messages with this text, expression or $.path")
     parser.add_argument("-d", "--decoder", choices=tuple(_DECODERS), default="string", help="how to show messages [string]")
-    parser.add_argument("-s", "--schema", metavar="SCHEMA", help="accepted; messages are shown as they are")
+    parser.add_argument("-s", "--schema", metavar="SCHEMA", help="show what this schema reads, and say which messages do not fit")
     parser.add_argument("-q", "--quiet", action="store_true", help="print messages only")
     parser.add_argument("-r", "--raw", action="store_true", help="print the bytes of messages, nothing else")
     parser.add_argument("--no-offset", action="store_true", help="leave out offsets")
@@ -142,11 +143,12 @@ def run_consume(args: argparse.Namespace) -> int:
     matches = compile_filter(args.filter) if args.filter else None
     left, offset = args.count, args.offset
     with _client(args) as client:
+        reader = _reader(args, client)
         while left > 0:
             found = client.fetch(args.topic, args.partition, offset)
             for record in found.records:
                 if left > 0 and (matches is None or matches(record.key, record.value)):
-                    show(args, record)
+                    show(args, record, reader=reader)
                     left -= 1
             if found.next_offset <= offset:
                 break
@@ -162,6 +164,7 @@ def run_subscribe(args: argparse.Namespace) -> int:
     start: Start = "earliest" if args.from_beginning else "latest" if args.from_latest else args.start or "committed"
     left = args.count
     with _client(args) as client, Interrupts() as interrupts:
+        reader = _reader(args, client)
         consumer = client.consumer({args.topic: [args.partition]}, group=args.group, start=start, auto_commit=False)
         consumer.start()
         try:
@@ -171,8 +174,7 @@ def run_subscribe(args: argparse.Namespace) -> int:
                 interrupts.waiting = False
                 for record in records:
                     if matches is None or matches(record.key, record.value):
-                        behind = client.metadata(args.topic).partitions[args.partition].newest - record.offset - 1
-                        show(args, record, f"lag {behind}" if args.show_lag else "")
+                        show(args, record, _lag(client, record) if args.show_lag else "", reader)
                         left = None if left is None else left - 1
                 if records:
                     consumer.commit()
@@ -188,15 +190,35 @@ def run_stats(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def show(args: argparse.Namespace, record: Record, more: str = "") -> None:
+def _lag(client: Client, record: Record) -> str:
+    """How many messages of its partition come after it."""
+    return f"lag {client.metadata(record.topic).partitions[record.partition].newest - record.offset - 1}"
+
+
+def _reader(args: argparse.Namespace, client: Client) -> SchemaReader | None:
+    from braidmq.cli.decoding import SchemaReader
+
+    return SchemaReader(client, args.schema) if args.schema else None
+
+
+def _decoded(decoder: str, value: bytes) -> str:
+    try:
+        return _DECODERS[decoder](value)
+    except ValueError:
+        return _DECODERS["string"](value)
+
+
+def show(args: argparse.Namespace, record: Record, more: str = "", reader: SchemaReader | None = None) -> None:
+    """One message. With a schema it is what that reads, unless the bytes themselves were asked for; what does not fit is said."""
+    reading = reader.read(record) if reader is not None else None
     if args.raw:
         sys.stdout.buffer.write(record.value)
         sys.stdout.buffer.flush()
         return
-    try:
-        text = _DECODERS[args.decoder](record.value)
-    except ValueError:
-        text = _DECODERS["string"](record.value)
+    if reading is not None and reading.read_as:
+        text = json.dumps(reading.document, indent=2 if args.decoder == "json" else None, ensure_ascii=False)
+    else:
+        text = _decoded(args.decoder, record.value)
     head = [] if args.quiet or args.no_offset else [f"[{record.offset}]"]
     if not args.quiet and not getattr(args, "no_timestamp", True):
         head.append(str(record.timestamp))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
@@ -29,12 +30,13 @@ def register(commands: Subparsers) -> None:
 
     show = add_verb(group, "show", "Show a group's state, members and positions.", run_show)
     show.add_argument("group", metavar="GROUP", help="name of the group")
+    _add_places(show)
     add_output_option(show)
     add_server_options(show)
 
     lag = add_verb(group, "lag", "Show how far a group is behind, in records and in time.", run_lag)
     lag.add_argument("group", metavar="GROUP", help="name of the group")
-    lag.add_argument("--topic", metavar="TOPIC", help="only this topic [all the group's topics]")
+    _add_places(lag)
     lag.add_argument(
         "--watch", nargs="?", const=WATCH_DEFAULT, metavar="DURATION", help=f"show it again, until Ctrl-C [{WATCH_DEFAULT}]"
     )
@@ -64,6 +66,19 @@ def register(commands: Subparsers) -> None:
     add_server_options(rm)
 
 
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic", metavar="TOPIC", help="only this topic [all the group's topics]")
+    parser.add_argument("--partition", type=int, action="append", metavar="N", help="only this partition [all]")
+
+
+def _wanted(args: argparse.Namespace, parts: Iterable[GroupPartition]) -> list[GroupPartition]:
+    """Of some places those that were asked for."""
+    return [
+        part for part in parts
+        if args.topic in (None, part.topic) and (args.partition is None or part.partition in args.partition)
+    ]  # fmt: skip
+
+
 def run_ls(args: argparse.Namespace) -> int:
     from braidmq.cli.output import print_json, print_table
 
@@ -88,14 +103,15 @@ def run_show(args: argparse.Namespace) -> int:
 
     with open_client(args) as client:
         found = client.group.show(args.group)
+    parts = _wanted(args, found.partitions)
     if args.output == "json":
-        parts = [_document(part) for part in found.partitions]
-        print_json({"group": found.group, "state": found.state, "members": found.members, "lag": found.lag, "partitions": parts})
+        places = [_document(part) for part in parts]
+        print_json({"group": found.group, "state": found.state, "members": found.members, "lag": found.lag, "partitions": places})
         return Exit.OK
     print(f"{printable(found.group)}: {found.state}, {len(found.members)} members, {found.lag:,} records behind")
     for member in found.members:
         print(f"  {printable(member)}")
-    _print_lag(list(found.partitions))
+    _print_lag(parts)
     return Exit.OK
 
 
@@ -124,7 +140,7 @@ def _show_lag(args: argparse.Namespace, client: Client, *, again: bool) -> None:
     from braidmq.cli.output import print_json
     from braidmq.cli.terminal import is_terminal
 
-    parts = client.group.lag(args.group, args.topic)
+    parts = _wanted(args, client.group.lag(args.group, args.topic))
     if args.output == "json":
         documents = [_document(part) for part in parts]
         if again:

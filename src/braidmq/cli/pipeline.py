@@ -36,14 +36,26 @@ def register(commands: Subparsers) -> None:
     add_output_option(logs)
     add_server_options(logs)
 
-    for verb, about, run in (
-        ("pause", "Have a running pipeline pause after its batch; it stays paused until it is resumed.", run_pause),
-        ("resume", "Have a paused pipeline go on where it was.", run_resume),
-        ("stop", "Have a running pipeline end after its batch.", run_stop),
+    for verb, about, done in (
+        ("pause", "Have a running pipeline pause after its batch; it stays paused until it is resumed.", "pauses after its batch"),
+        ("resume", "Have a paused pipeline go on where it was.", "goes on"),
+        ("stop", "Have a running pipeline end after its batch.", "ends after its batch"),
     ):
-        parser = add_verb(group, verb, about, run)
+        parser = add_verb(group, verb, about, run_steer)
+        parser.set_defaults(steer=verb, done=done)
         _add_name(parser)
         add_server_options(parser)
+
+    ask = add_verb(
+        group, "ask-replay", "Ask the run of a pipeline to process records, or its dead letters, once more.", run_ask_replay,
+        "The run takes it between two batches. Say what: --offsets, --from and --to, or --letters. `braid pipeline show` tells "
+        "what became of it; --cancel takes one back that no run has taken. Rules for each kind of sink: docs/pipelines.md.",
+    )  # fmt: skip
+    _add_name(ask)
+    pipeline_run.add_replay_options(ask)
+    ask.add_argument("--cancel", type=int, metavar="N", help="take back replay N")
+    add_output_option(ask)
+    add_server_options(ask)
 
     rm = add_verb(
         group, "rm", "Have the broker forget a pipeline that does not run.", run_rm,
@@ -104,6 +116,7 @@ def run_show(args: argparse.Namespace) -> int:
 
     with open_client(args) as client:
         found = client.pipeline.show(args.name)
+        replays = client.pipeline.replays(args.name)
     reports = [_progress(each.progress) for each in found.reports]
     if args.output == "json":
         runs = [
@@ -114,6 +127,7 @@ def run_show(args: argparse.Namespace) -> int:
         print_json(
             {"name": found.name, "owner": found.owner, "state": found.state, "desired": found.desired, "format": found.format,
              "definition": found.definition.decode("utf-8", "replace"), "changed_ms": found.changed_ms, "runs": runs,
+             "replays": [_replay(each) for each in replays],
              "reports": [{"time_ms": each.time_ms, **report} for each, report in zip(found.reports, reports, strict=True)]}
         )  # fmt: skip
         return Exit.OK
@@ -134,6 +148,10 @@ def run_show(args: argparse.Namespace) -> int:
     ]  # fmt: skip
     print_table(("RUN", "MODE", "STARTED", "TOOK", "OUTCOME", "ABOUT"), rows)
     print()
+    if replays:
+        asked = [(each.number, each.state, show_time(each.asked_ms), each.result or each.outlook) for each in replays[-10:]]
+        print_table(("REPLAY", "STATE", "ASKED", "ABOUT"), asked)
+        print()
     for line in found.definition.decode("utf-8", "replace").splitlines():
         print(printable(line))
     return Exit.OK
@@ -154,31 +172,43 @@ def run_logs(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def run_pause(args: argparse.Namespace) -> int:
+def run_steer(args: argparse.Namespace) -> int:
     from braidmq.cli.output import note, printable
 
     with open_client(args) as client:
-        client.pipeline.pause(args.name)
-    note(f"{printable(args.name)} will pause after its batch")
+        {"pause": client.pipeline.pause, "resume": client.pipeline.resume, "stop": client.pipeline.stop}[args.steer](args.name)
+    note(f"{printable(args.name)} {args.done}")
     return Exit.OK
 
 
-def run_resume(args: argparse.Namespace) -> int:
-    from braidmq.cli.output import note, printable
+def run_ask_replay(args: argparse.Namespace) -> int:
+    from braidmq.base.errors import BraidError
+    from braidmq.cli.output import note, print_json, printable
 
+    if args.cancel is not None:
+        if args.offsets or args.since or args.until or args.letters or args.skip:
+            raise BraidError("INVALID_ARGUMENT", reason="--cancel asks for nothing else")
+        with open_client(args) as client:
+            client.pipeline.cancel_replay(args.name, args.cancel)
+        note(f"cancelled replay {args.cancel}")
+        return Exit.OK
+    wish = pipeline_run.replay_wish(args)
     with open_client(args) as client:
-        client.pipeline.resume(args.name)
-    note(f"{printable(args.name)} goes on")
+        found = client.pipeline.ask_replay(args.name, wish)
+    if args.output == "json":
+        print_json(_replay(found))
+    else:
+        note(f"replay {found.number} of {printable(args.name)} is requested: {found.outlook}")
     return Exit.OK
 
 
-def run_stop(args: argparse.Namespace) -> int:
-    from braidmq.cli.output import note, printable
+def _replay(each: flymq.ReplayEntry) -> dict[str, Any]:
+    import json
 
-    with open_client(args) as client:
-        client.pipeline.stop(args.name)
-    note(f"{printable(args.name)} will end after its batch")
-    return Exit.OK
+    return {
+        "replay": each.number, "state": each.state, "by": each.by, "wish": json.loads(each.wish), "asked_ms": each.asked_ms,
+        "run": each.run, "started_ms": each.started_ms, "ended_ms": each.ended_ms, "result": each.result, "outlook": each.outlook,
+    }  # fmt: skip
 
 
 def run_rm(args: argparse.Namespace) -> int:

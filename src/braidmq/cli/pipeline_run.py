@@ -81,16 +81,7 @@ def register(group: Subparsers) -> None:
         "Say which: --offsets, --from and --to, or --letters. Rules for each kind of sink: docs/pipelines.md.",
     )  # fmt: skip
     _add_file(replay)
-    replay.add_argument(
-        "--offsets",
-        action="append",
-        default=[],
-        metavar="TOPIC:PARTITION:FIRST-END",
-        help="offsets to read again, END not included",
-    )
-    _add_range(replay)
-    replay.add_argument("--letters", action="store_true", help="send the pipeline's dead letters back, and process them")
-    replay.add_argument("--skip", action="append", default=[], metavar="SINK", help="leave a sink alone, as topic:orders.clean")
+    add_replay_options(replay)
     add_spark_options(replay)
     add_server_options(replay)
 
@@ -102,6 +93,37 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
 def _add_range(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="since", metavar="TIME", help="records written from this time on, as 2025-01-31T12:00:00Z")
     parser.add_argument("--to", dest="until", metavar="TIME", help="and before this time [now]")
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    """What to process once more."""
+    parser.add_argument(
+        "--offsets",
+        action="append",
+        default=[],
+        metavar="TOPIC:PARTITION:FIRST-END",
+        help="offsets to read again, END not included",
+    )
+    _add_range(parser)
+    parser.add_argument("--letters", action="store_true", help="send the pipeline's dead letters back, and process them")
+    parser.add_argument("--skip", action="append", default=[], metavar="SINK", help="leave a sink alone, as topic:orders.clean")
+
+
+def _check_replay(args: argparse.Namespace) -> None:
+    if sum((bool(args.offsets), bool(args.since), args.letters)) != 1 or (args.until and not args.since):
+        raise BraidError("INVALID_ARGUMENT", reason="say what to replay: --offsets, --from with or without --to, or --letters")
+
+
+def replay_wish(args: argparse.Namespace) -> dict[str, Any]:
+    """What the options ask for, as the broker keeps it."""
+    from braidmq.base.spans import read_span
+
+    _check_replay(args)
+    wish = {
+        "offsets": [read_span(text) for text in args.offsets], "since_ms": _time(args.since),
+        "until_ms": _time(args.until), "letters": args.letters, "skip": args.skip,
+    }  # fmt: skip
+    return {name: value for name, value in wish.items() if value}
 
 
 def add_spark_options(parser: argparse.ArgumentParser) -> None:
@@ -284,8 +306,7 @@ def run_replay(args: argparse.Namespace) -> int:
     from braidmq.cli.output import note
     from braidmq.spark.pipeline import replaying
 
-    if sum((bool(args.offsets), bool(args.since), args.letters)) != 1 or (args.until and not args.since):
-        raise BraidError("INVALID_ARGUMENT", reason="say what to replay: --offsets, --from with or without --to, or --letters")
+    _check_replay(args)
     reading = _sound(args)
     spans = [replaying.parse_span(text) for text in args.offsets]
     with _client(args, reading) as client:

@@ -17,6 +17,7 @@ PERMISSIONS: Final = ("read", "write", "admin")
 def register(commands: Subparsers) -> None:
     group = add_group(commands, "role", "Roles that users may have: list, add, change and remove them.")
     ls = add_verb(group, "ls", "List the roles with what they permit.", run_ls)
+    ls.add_argument("name", metavar="NAME", nargs="?", help="only this role")
     add_output_option(ls)
     add_server_options(ls)
 
@@ -48,7 +49,9 @@ def run_ls(args: argparse.Namespace) -> int:
     from braidmq.cli.output import print_json, print_table
 
     with open_client(args) as client:
-        found = client.role.ls()
+        found = [role for role in client.role.ls() if args.name in (None, role.name)]
+    if args.name is not None and not found:
+        raise BraidError("ROLE_NOT_FOUND", role=args.name)
     if args.output == "json":
         print_json([{"role": each.name, "permissions": each.permissions, "description": each.description} for each in found])
     else:

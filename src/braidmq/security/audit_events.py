@@ -32,7 +32,7 @@ EVENT_TYPES: Final = frozenset({
     "system.start", "system.stop",
     "cluster.join", "cluster.leave",
     "config.change",
-    "pipeline.put", "pipeline.steer", "pipeline.remove", "pipeline.start", "pipeline.end",
+    "pipeline.put", "pipeline.steer", "pipeline.remove", "pipeline.start", "pipeline.end", "pipeline.replay",
 })  # fmt: skip
 
 Result = Literal["success", "failure", "denied"]

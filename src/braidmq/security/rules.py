@@ -52,6 +52,7 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.FETCH_DLQ: Rule.READ_TOPIC,
     Op.REPLAY_DLQ: Rule.ADMIN,
     Op.PURGE_DLQ: Rule.ADMIN,
+    Op.DLQ_DISCARD: Rule.ADMIN,
     # --- delay and time to live
     Op.PRODUCE_DELAYED: Rule.WRITE_TOPIC,
     Op.CANCEL_DELAYED: Rule.WRITE_TOPIC,
@@ -124,6 +125,10 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.PIPELINE_START: Rule.OWNER_OR_ADMIN,
     Op.PIPELINE_REPORT: Rule.OWNER_OR_ADMIN,
     Op.PIPELINE_END: Rule.OWNER_OR_ADMIN,
+    Op.PIPELINE_REPLAY: Rule.OWNER_OR_ADMIN,
+    Op.PIPELINE_REPLAY_LIST: Rule.AUTHENTICATED,
+    Op.PIPELINE_REPLAY_TAKE: Rule.OWNER_OR_ADMIN,
+    Op.PIPELINE_REPLAY_END: Rule.OWNER_OR_ADMIN,
     # --- our own: what those who run a broker need
     Op.DOCUMENT: Rule.ADMIN,
     Op.BACKUP_BEGIN: Rule.ADMIN,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _RULES: Final[dict[int, Rule]] = {int(op): rule for op, rule in OPCODE_PERMISSIONS.items()}
 _OWNED_PIPELINES: Final = (
     flymq.PipelinePut, flymq.PipelineSteer, flymq.PipelineRemove, flymq.PipelineStart, flymq.PipelineReport, flymq.PipelineEnd,
+    flymq.PipelineReplay, flymq.PipelineReplayTake, flymq.PipelineReplayEnd,
 )  # fmt: skip
 _TRANSACTION_RULES: Final = (Rule.OWNER, Rule.OWNER_OR_ADMIN, Rule.OWNER_WRITE_TOPIC, Rule.OWNER_READ_TOPIC)
 

@@ -113,6 +113,13 @@ async def purge_letters(call: Call[Nothing, Nothing]) -> None:
     call.note("config.change", call.path["topic"], "purge dead letters", count=str(count))
 
 
+async def discard_letter(call: Call[Nothing, Nothing]) -> Counted:
+    """Let one dead letter go, for good."""
+    await call.broker.dead_letters.discard(call.path["topic"], call.path["id"])
+    call.note("config.change", call.path["topic"], "discard dead letter", letter=call.path["id"])
+    return Counted(1)
+
+
 async def replay_letter(call: Call[Nothing, Nothing]) -> Counted:
     """Send one dead letter back to its topic."""
     await call.broker.dead_letters.replay_id(call.path["topic"], call.path["id"])

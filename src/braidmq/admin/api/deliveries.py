@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from braidmq.admin.call import Call, Nothing, PageQuery
 from braidmq.admin.looking import parts_of, subscribers
@@ -20,6 +20,7 @@ from braidmq.server.fq_session import FqSession
 from braidmq.server.listener import Listener
 from braidmq.server.session import Session
 
+T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DeliveryCounts:
@@ -129,16 +130,12 @@ async def list_subscriptions(call: Call[PageQuery, Nothing]) -> SubscriptionPage
     """Everybody whom records are pushed to, of every protocol, with what is pending, dropped and redelivered."""
     rows = [_subscriber(number, subscriber) for number, subscriber in enumerate(subscribers(call.server))]
     rows += [_queue_subscription(queue) for queue in call.broker.fq.all()]
-    rows.sort(key=lambda row: row.id)
-    shown, cursor = call.page(rows, lambda row: row.id, call.query)
-    return SubscriptionPage(shown, cursor)
+    return SubscriptionPage(*_page(call, rows, lambda row: row.id))
 
 
 async def list_queues(call: Call[PageQuery, Nothing]) -> QueuePage:
     """fq's queues."""
-    rows = sorted(map(_queue, call.broker.fq.all()), key=lambda row: row.name)
-    shown, cursor = call.page(rows, lambda row: row.name, call.query)
-    return QueuePage(shown, cursor)
+    return QueuePage(*_page(call, [_queue(queue) for queue in call.broker.fq.all()], lambda row: row.name))
 
 
 async def list_connections(call: Call[PageQuery, Nothing]) -> ConnectionPage:
@@ -162,6 +159,11 @@ def close_connection(call: Call[Nothing, Nothing]) -> None:
             session.abort()
             return
     raise BraidError("CONNECTION_NOT_FOUND", id=wanted)
+
+
+def _page(call: Call[PageQuery, Nothing], rows: list[T], key: Callable[[T], str]) -> tuple[list[T], str | None]:
+    """Of some rows, in the order of `key`, the part that was asked for."""
+    return call.page(sorted(rows, key=key), key, call.query)
 
 
 # --- finding

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from braidmq import hot
 from braidmq.admin.call import Call, Nothing, read_cursor, write_cursor
+from braidmq.admin.decoding import Decoder, decoder_of
 from braidmq.admin.live import Event, LiveStream
 from braidmq.admin.masking import Mask, mask_of
 from braidmq.admin.shapes import Bounds
@@ -43,6 +45,9 @@ class Message:
     headers: dict[str, str]
     key: str | None = None
     key_encoding: Encoding | None = None
+    decoded: Annotated[Any | None, "what the value says by the schema of its topic, or as JSON; with `decode`"] = None
+    decoded_as: Annotated[str | None, "what it was read as; empty where it was not"] = None
+    schema_errors: Annotated[list[str] | None, "why it does not fit the schema of its topic"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class MessageQuery:
         str, Bounds(0, 4096), "as FETCH takes it: a part of key or value, an expression, or `$.a.b` for JSON that has the path"
     ] = ""
     value_bytes: Annotated[int, Bounds(0, limits.HTTP_BODY_BYTES_MAX), "how much of each value is shown"] = 64 * limits.KIB
+    decode: Annotated[bool, "whether values are decoded by the schema of the topic, too"] = False
     cursor: Annotated[str, Bounds(0, 65536), "where to go on; `start` does not matter then"] = ""
 
 
@@ -78,6 +84,7 @@ class TailQuery:
     partition: Annotated[int, Bounds(-1, limits.PARTITIONS_MAX), "-1 is all of them"] = -1
     filter: Annotated[str, Bounds(0, 4096), "as in a query of records"] = ""
     value_bytes: Annotated[int, Bounds(0, limits.HTTP_BODY_BYTES_MAX), "how much of each value is shown"] = 4 * limits.KIB
+    decode: Annotated[bool, "whether values are decoded by the schema of the topic, too"] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,7 @@ async def list_messages(call: Call[MessageQuery, Nothing]) -> MessagePage:
     broker, query = call.broker, call.query
     topic = broker.topic(call.path["topic"])
     places = _cursor_places(query.cursor, topic) if query.cursor else await _first_places(broker, topic, query)
-    found = await _read(broker, topic, places, query.limit, query.filter, query.value_bytes, mask_of(call, topic))
+    found = await _read(broker, topic, places, query.limit, await _look_of(call, topic))
     logs = [broker.log_of(topic, number) for number in range(topic.partitions)]
     more = any(offset < logs[number].high_watermark for number, offset in places.items())
     return MessagePage(
@@ -127,7 +134,7 @@ async def tail_messages(call: Call[TailQuery, Nothing]) -> LiveStream:
         call.require(Rule.READ_TOPIC, topic.name, what="tail_messages")
         if broker.topics.by_id(topic.id) is None:
             raise BraidError("TOPIC_NOT_FOUND", topic=topic.name)
-        found = await _read(broker, topic, places, _LIVE_MESSAGES, query.filter, query.value_bytes, mask_of(call, topic))
+        found = await _read(broker, topic, places, _LIVE_MESSAGES, await _look_of(call, topic))
         return [Event("message", message) for message in found]
 
     return LiveStream(step, _LIVE_SECONDS)
@@ -186,27 +193,36 @@ def _cursor_places(cursor: str, topic: Topic) -> dict[int, int]:
 # --- reading
 
 
-async def _read(
-    broker: Broker, topic: Topic, places: dict[int, int], limit: int, filter_text: str, value_bytes: int, mask: Mask | None
-) -> list[Message]:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How records are looked at."""
+
+    filter: str
+    value_bytes: int
+    mask: Mask | None
+    decoder: Decoder | None
+
+
+async def _look_of(call: Call[MessageQuery, Nothing] | Call[TailQuery, Nothing], topic: Topic) -> _Look:
+    query = call.query
+    return _Look(query.filter, query.value_bytes, mask_of(call, topic), await decoder_of(call, topic) if query.decode else None)
+
+
+async def _read(broker: Broker, topic: Topic, places: dict[int, int], limit: int, look: _Look) -> list[Message]:
     """Records from `places` on, which are moved behind what was looked at."""
     found: list[Message] = []
     left = limit
     for turn, number in enumerate(list(places)):
         share = max(1, left // (len(places) - turn)) if left else 0
         if share:
-            some, places[number] = await _read_partition(
-                broker, broker.log_of(topic, number), places[number], share, filter_text, value_bytes, mask
-            )
+            some, places[number] = await _read_partition(broker, broker.log_of(topic, number), places[number], share, look)
             found += some
             left -= len(some)
     found.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
     return found
 
 
-async def _read_partition(
-    broker: Broker, log: PartitionLog, offset: int, limit: int, filter_text: str, value_bytes: int, mask: Mask | None
-) -> tuple[list[Message], int]:
+async def _read_partition(broker: Broker, log: PartitionLog, offset: int, limit: int, look: _Look) -> tuple[list[Message], int]:
     found: list[Message] = []
     deadline = broker.clock.monotonic() + limits.FILTER_SCAN_SECONDS_MAX
     while len(found) < limit and broker.clock.monotonic() < deadline:
@@ -219,7 +235,7 @@ async def _read_partition(
             break
         data = b"".join(read.slices)
         # Decoding and searching a megabyte takes milliseconds, so it is done beside the loop.
-        take = partial(_decode, data, log.partition, offset, limit - len(found), filter_text, value_bytes, read.next_offset, mask)
+        take = partial(_chosen, data, log.partition, offset, limit - len(found), read.next_offset, look)
         some, following = await broker.compute(take)
         if following <= offset:
             break
@@ -228,11 +244,9 @@ async def _read_partition(
     return found, offset
 
 
-def _decode(
-    data: bytes, partition: int, offset: int, limit: int, filter_text: str, value_bytes: int, end: int, mask: Mask | None
-) -> tuple[list[Message], int]:
-    """Up to `limit` messages that match, and the offset behind the last one looked at."""
-    matches = compile_filter(filter_text) if filter_text else None
+def _chosen(data: bytes, partition: int, offset: int, limit: int, end: int, look: _Look) -> tuple[list[Message], int]:
+    """Up to `limit` messages that match, as they are or as they are decoded, and the offset behind the last one looked at."""
+    matches = compile_filter(look.filter) if look.filter else None
     wanted = limits.BATCH_RECORDS_MAX if matches is not None else limit
 
     def take(at: int, timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> tuple[int, int, bytes | None, bytes, bytes]:
@@ -240,11 +254,19 @@ def _decode(
 
     records, following = hot.decode_records(data, offset, wanted, take)
     found = []
-    for at, timestamp, key, value, attrs in records:
-        if mask is not None:
-            key, value = mask.key(key), mask.value(value)
-        if matches is None or matches(key, value):
-            found.append(message_of(partition, at, timestamp, key, value, attrs, value_bytes, mask))
+    for at, timestamp, key, raw, attrs in records:
+        value = raw
+        if look.mask is not None:
+            key, value = look.mask.key(key), look.mask.value(value)
+        fits = matches is None or matches(key, value)
+        reading = None if look.decoder is None else look.decoder.read(raw)
+        if not fits and matches is not None and reading is not None and reading.read_as:
+            fits = matches(key, json.dumps(reading.document, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        if fits:
+            message = message_of(partition, at, timestamp, key, value, attrs, look.value_bytes, look.mask)
+            if reading is not None:
+                message = replace(message, decoded=reading.document, decoded_as=reading.read_as, schema_errors=list(reading.errors))
+            found.append(message)
             if len(found) >= limit:
                 return found, at + 1
     return found, max(following, end if len(records) < wanted else following)

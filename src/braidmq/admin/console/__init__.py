@@ -20,6 +20,7 @@ from braidmq.admin.console import (
     messages,
     overview,
     pipelines,
+    reference,
     schemas,
     sign_in,
     system,
@@ -45,6 +46,7 @@ _PAGES: Final[tuple[PageRoute, ...]] = (
     *access.PAGES,
     *trail.PAGES,
     *system.PAGES,
+    *reference.PAGES,
 )
 
 

@@ -64,6 +64,12 @@ async def retry_letters(view: View) -> Response:
     return view.go(_base(name), f"Sent {counted.count} back to {name}.")
 
 
+async def discard_letter(view: View) -> Response:
+    name = view.named("topic")
+    await view.act("discard_letter", {"topic": name, "id": view.named("id")})
+    return view.go(_base(name), "The letter is gone.")
+
+
 async def purge_letters(view: View) -> Response:
     name = view.named("topic")
     await view.act("purge_letters", {"topic": name})
@@ -90,4 +96,5 @@ PAGES: Final = (
     PageRoute("POST", "/console/dead-letters/{topic}/purge", purge_letters),
     PageRoute("GET", "/console/dead-letters/{topic}/{id}", show_letter),
     PageRoute("POST", "/console/dead-letters/{topic}/{id}/retry", retry_letter),
+    PageRoute("POST", "/console/dead-letters/{topic}/{id}/discard", discard_letter),
 )

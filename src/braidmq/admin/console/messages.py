@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,6 +19,8 @@ from braidmq.security.rules import Rule
 
 _ROWS: Final = 50
 _EXCERPT_BYTES: Final = 400
+_BINARY_KINDS: Final = ("avro", "protobuf")
+_HEX_EXCERPT_BYTES: Final = 48
 _HEX_BYTES_MAX: Final = 4096
 _EDITED_BYTES_MAX: Final = 256 * 1024
 
@@ -30,7 +32,10 @@ class MessageLine:
     message: Message
     time: str
     excerpt: str
-    binary: bool
+    kind: str
+    """What the excerpt was read as, where that is not plain text: `binary`, or the kind of its schema."""
+    fault: str
+    """Why the value does not fit the schema of the topic."""
 
 
 async def browse(view: View) -> Response:
@@ -39,7 +44,7 @@ async def browse(view: View) -> Response:
     where = asked.get("from", "").strip()
     query: dict[str, object] = {
         "partition": view.number("partition", -1), "limit": view.number("limit", _ROWS), "filter": asked.get("filter", ""),
-        "cursor": asked.get("cursor", ""), "value_bytes": _EXCERPT_BYTES, "start": start,
+        "cursor": asked.get("cursor", ""), "value_bytes": _EXCERPT_BYTES, "start": start, "decode": True,
     }  # fmt: skip
     if start == "offset":
         query["offset"] = where or "0"
@@ -135,14 +140,16 @@ def _whole(text: str, name: str, default: int) -> int:
 
 
 def _line(message: Message) -> MessageLine:
-    binary = message.value_encoding == "base64"
-    text = message.value
-    if binary:
-        try:
-            text = base64.b64decode(message.value)[:48].hex(" ")
-        except binascii.Error:
-            text = message.value[:64]
-    return MessageLine(message, rfc3339(message.timestamp_ms), " ".join(text[:_EXCERPT_BYTES].split()), binary)
+    kind, text = (message.decoded_as or "").partition(":")[0], message.value
+    if kind in _BINARY_KINDS:
+        # Bytes of these may look like text by accident.
+        text = json.dumps(message.decoded, ensure_ascii=False)
+    elif message.value_encoding == "base64":
+        kind, text = "binary", base64.b64decode(message.value)[:_HEX_EXCERPT_BYTES].hex(" ")
+    else:
+        kind = ""
+    fault = "; ".join(message.schema_errors or [])
+    return MessageLine(message, rfc3339(message.timestamp_ms), " ".join(text[:_EXCERPT_BYTES].split()), kind, fault)
 
 
 def _hex(raw: bytes) -> str:

@@ -38,6 +38,7 @@ NAVIGATION: Final[tuple[tuple[str, tuple[Entry, ...]], ...]] = (
         Entry("Audit", "/console/audit", admin=True),
         Entry("Recovery and disk", "/console/recovery", admin=True),
         Entry("Settings", "/console/settings", admin=True),
+        Entry("API", "/swagger/"),
     )),
 )  # fmt: skip
 """Groups of entries, each under its heading."""

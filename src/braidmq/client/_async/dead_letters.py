@@ -79,6 +79,12 @@ class DeadLetters:
         request = flymq.ReplayDlq(topic, "", None, matching, everything and not matching, max_count)
         return (await self._asker.ask(request, flymq.DlqReplayed, again=False)).count
 
+    async def discard(self, topic: str, *letter_ids: str) -> int:
+        """Delete some letters of a topic for good; returns how many."""
+        for letter_id in letter_ids:
+            await self._asker.ask(flymq.DlqDiscard(topic, letter_id), flymq.Ok, again=False)
+        return len(letter_ids)
+
     async def purge(self, topic: str) -> None:
         """Delete all letters of a topic."""
         await self._asker.ask(flymq.PurgeDlq(topic), flymq.Ok)

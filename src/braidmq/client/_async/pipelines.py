@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from braidmq.wire import flymq
 
@@ -41,6 +43,34 @@ class Pipelines:
     async def stop(self, pipeline: str) -> None:
         await self._asker.ask(flymq.PipelineSteer(pipeline, "stop"), flymq.Ok)
 
+    # --- replays
+
+    async def replays(self, pipeline: str) -> list[flymq.ReplayEntry]:
+        """What was asked for, the oldest first, with what became of it."""
+        return list((await self._asker.ask(flymq.PipelineReplayList(pipeline), flymq.PipelineReplays)).replays)
+
+    async def ask_replay(self, pipeline: str, wish: Mapping[str, Any]) -> flymq.ReplayEntry:
+        """Ask the run of a pipeline to process something once more, between two of its batches.
+
+        That is `{"offsets": [[topic, partition, first, end]]}`, `{"since_ms": ..., "until_ms": ...}` or `{"letters": True}`; the
+        first two also with `skip`, a list of sinks.
+        """
+        request = flymq.PipelineReplay(pipeline, json.dumps(wish).encode())
+        return (await self._asker.ask(request, flymq.PipelineReplays, again=False)).replays[0]
+
+    async def cancel_replay(self, pipeline: str, number: int) -> None:
+        """Take back one that no run has taken."""
+        await self._asker.ask(flymq.PipelineReplayEnd(pipeline, number, "cancelled"), flymq.Ok, again=False)
+
+    async def take_replay(self, pipeline: str, run: int) -> flymq.ReplayEntry | None:
+        """What a run is to process now, if anything; the same again until it has ended it."""
+        found = (await self._asker.ask(flymq.PipelineReplayTake(pipeline, run), flymq.PipelineReplays)).replays
+        return found[0] if found else None
+
+    async def end_replay(self, pipeline: str, number: int, state: str, result: str = "") -> None:
+        """Say what became of it: `done` or `failed`."""
+        await self._asker.ask(flymq.PipelineReplayEnd(pipeline, number, state, result), flymq.Ok, again=False)
+
     # --- what a run says of itself
 
     async def start(self, pipeline: str, mode: str, where: str, *, replace: bool = False) -> flymq.PipelineStarted:
@@ -48,7 +78,7 @@ class Pipelines:
         return await self._asker.ask(flymq.PipelineStart(pipeline, mode, where, replace), flymq.PipelineStarted, again=False)
 
     async def report(self, pipeline: str, run: int, progress: bytes = b"", events: Sequence[tuple[str, str]] = ()) -> str:
-        """Say how far a run is; returns what it should do: `run`, `pause` or `stop`."""
+        """Say how far a run is; returns what it should do: `run`, `pause`, `stop`, or `replay`, which is to take one."""
         request = flymq.PipelineReport(pipeline, run, progress, tuple(events))
         return (await self._asker.ask(request, flymq.PipelineDesired)).desired
 

@@ -80,6 +80,12 @@ class DeadLetters:
         request = flymq.ReplayDlq(topic, "", None, matching, everything and not matching, max_count)
         return (self._asker.ask(request, flymq.DlqReplayed, again=False)).count
 
+    def discard(self, topic: str, *letter_ids: str) -> int:
+        """Delete some letters of a topic for good; returns how many."""
+        for letter_id in letter_ids:
+            self._asker.ask(flymq.DlqDiscard(topic, letter_id), flymq.Ok, again=False)
+        return len(letter_ids)
+
     def purge(self, topic: str) -> None:
         """Delete all letters of a topic."""
         self._asker.ask(flymq.PurgeDlq(topic), flymq.Ok)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from braidmq.wire import flymq
 
@@ -42,6 +44,34 @@ class Pipelines:
     def stop(self, pipeline: str) -> None:
         self._asker.ask(flymq.PipelineSteer(pipeline, "stop"), flymq.Ok)
 
+    # --- replays
+
+    def replays(self, pipeline: str) -> list[flymq.ReplayEntry]:
+        """What was asked for, the oldest first, with what became of it."""
+        return list((self._asker.ask(flymq.PipelineReplayList(pipeline), flymq.PipelineReplays)).replays)
+
+    def ask_replay(self, pipeline: str, wish: Mapping[str, Any]) -> flymq.ReplayEntry:
+        """Ask the run of a pipeline to process something once more, between two of its batches.
+
+        That is `{"offsets": [[topic, partition, first, end]]}`, `{"since_ms": ..., "until_ms": ...}` or `{"letters": True}`; the
+        first two also with `skip`, a list of sinks.
+        """
+        request = flymq.PipelineReplay(pipeline, json.dumps(wish).encode())
+        return (self._asker.ask(request, flymq.PipelineReplays, again=False)).replays[0]
+
+    def cancel_replay(self, pipeline: str, number: int) -> None:
+        """Take back one that no run has taken."""
+        self._asker.ask(flymq.PipelineReplayEnd(pipeline, number, "cancelled"), flymq.Ok, again=False)
+
+    def take_replay(self, pipeline: str, run: int) -> flymq.ReplayEntry | None:
+        """What a run is to process now, if anything; the same again until it has ended it."""
+        found = (self._asker.ask(flymq.PipelineReplayTake(pipeline, run), flymq.PipelineReplays)).replays
+        return found[0] if found else None
+
+    def end_replay(self, pipeline: str, number: int, state: str, result: str = "") -> None:
+        """Say what became of it: `done` or `failed`."""
+        self._asker.ask(flymq.PipelineReplayEnd(pipeline, number, state, result), flymq.Ok, again=False)
+
     # --- what a run says of itself
 
     def start(self, pipeline: str, mode: str, where: str, *, replace: bool = False) -> flymq.PipelineStarted:
@@ -49,7 +79,7 @@ class Pipelines:
         return self._asker.ask(flymq.PipelineStart(pipeline, mode, where, replace), flymq.PipelineStarted, again=False)
 
     def report(self, pipeline: str, run: int, progress: bytes = b"", events: Sequence[tuple[str, str]] = ()) -> str:
-        """Say how far a run is; returns what it should do: `run`, `pause` or `stop`."""
+        """Say how far a run is; returns what it should do: `run`, `pause`, `stop`, or `replay`, which is to take one."""
         request = flymq.PipelineReport(pipeline, run, progress, tuple(events))
         return (self._asker.ask(request, flymq.PipelineDesired)).desired
 

@@ -34,6 +34,12 @@ async def purge_dlq(caller: Caller, request: flymq.PurgeDlq) -> Answer:
     return respond(caller, request, flymq.Ok())
 
 
+async def dlq_discard(caller: Caller, request: flymq.DlqDiscard) -> Answer:
+    await caller.broker.dead_letters.discard(request.topic, request.id)
+    note(caller, "config.change", request.topic, "discard dead letter", letter=request.id)
+    return respond(caller, request, flymq.Ok())
+
+
 async def dlq_fail(caller: Caller, request: flymq.DlqFail) -> Answer:
     failed = await caller.broker.dead_letters.fail(
         request.topic, request.partition, request.offset, request.group, request.reason, request.error, request.token

@@ -26,18 +26,17 @@ from pyspark.sql import SparkSession
 
 from braidmq.base.errors import BraidError
 from braidmq.base.naming import DEAD_LETTER_ENDING
+from braidmq.base.spans import read_span
 from braidmq.client.provenance import provenance
 from braidmq.client.sync import Client
 from braidmq.spark.pipeline.batches import BatchJob, Result
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import Join, Window
 from braidmq.spark.pipeline.planning import plan
-from braidmq.spark.pipeline.running import describe_place
 from braidmq.spark.pipeline.sinks import Batch, Replacing, make_sink
 from braidmq.spark.pipeline.sinks.sink import Span
 from braidmq.spark.pipeline.sources import read_source
-
-_SPAN = re.compile(r"(?P<topic>.+):(?P<partition>\d+):(?P<first>\d+)-(?P<end>\d+)")
+from braidmq.spark.pipeline.whereabouts import describe_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,7 @@ class Replayed:
 
 def parse_span(text: str) -> Span:
     """`topic:partition:first-end`; the end is not included."""
-    found = _SPAN.fullmatch(text)
-    if found is None or int(found["first"]) >= int(found["end"]):
-        raise BraidError("INVALID_ARGUMENT", reason=f"{text!r} is not topic:partition:first-end, as orders:0:100-200")
-    return Span(found["topic"], int(found["partition"]), int(found["first"]), int(found["end"]))
+    return Span(*read_span(text))
 
 
 def spans_of_time(client: Client, context: Context, since_ms: int, until_ms: int | None) -> list[Span]:
@@ -71,22 +67,15 @@ def replay(
     spark: SparkSession, context: Context, client: Client, spans: Sequence[Span], *, mode: str = "replay", skip: Sequence[str] = ()
 ) -> Replayed:
     """Read spans of the source again and replace what was made of them; sinks named in `skip` are left alone."""
-    context = _without(context, skip)
-    spans = _within_reach(client, context, spans)
-    refusals = _refusals(spark, context)
-    if refusals:
-        raise BraidError("PIPELINE_REPLAY_REFUSED", pipeline=context.pipeline.name, reason="; ".join(refusals))
+    context, spans = prepare(spark, context, client, spans, skip)
     name = context.pipeline.name
-    records = sum(span.end - span.first for span in spans)
-    if not records:
+    if not spans:
         return Replayed((), 0, Result())
     started = client.pipeline.start(name, mode, describe_place(spark), replace=False)
     outcome, reason = "failed", "it ended without a word"
     try:
-        client.pipeline.report(name, started.run, b"", [("info", f"{mode} of {_spoken(spans)}")])
-        frame = read_source(spark, context, stream=False, bounds=_bounds(client, context, spans))
-        job = BatchJob(context, f"{name}-{mode}-{started.run}", False, started.run, _letters_there(client, context, spans))
-        result = job.process(frame, Batch(f"{mode}-{name}-{started.run}", 0), Replacing(spans))
+        client.pipeline.report(name, started.run, b"", [("info", f"{mode} of {spoken(spans)}")])
+        done = reprocess(spark, context, client, spans, mode, started.run, str(started.run))
         outcome, reason = "finished", ""
     except BraidError as fault:
         reason = fault.text
@@ -95,7 +84,30 @@ def replay(
         level = "error" if outcome == "failed" else "info"
         client.pipeline.report(name, started.run, b"", [(level, f"{mode} {outcome}{': ' if reason else ''}{reason}"[:4000])])
         client.pipeline.end(name, started.run, outcome, reason)
-    return Replayed(spans, records, result)
+    return done
+
+
+def prepare(
+    spark: SparkSession, context: Context, client: Client, spans: Sequence[Span], skip: Sequence[str]
+) -> tuple[Context, list[Span]]:
+    """The pipeline without the sinks to skip, and of some spans what it has passed and the topics still hold; refuses the rest."""
+    context = _without(context, skip)
+    spans = _within_reach(client, context, spans)
+    refusals = _refusals(spark, context)
+    if refusals:
+        raise BraidError("PIPELINE_REPLAY_REFUSED", pipeline=context.pipeline.name, reason="; ".join(refusals))
+    return context, spans
+
+
+def reprocess(
+    spark: SparkSession, context: Context, client: Client, spans: Sequence[Span], mode: str, run: int, mark: str
+) -> Replayed:
+    """Take prepared spans through the steps and into the sinks, as part of a run; `mark` tells it from others of the pipeline."""
+    name = context.pipeline.name
+    frame = read_source(spark, context, stream=False, bounds=_bounds(client, context, spans))
+    job = BatchJob(context, f"{name}-{mode}-{mark}", False, run, _letters_there(client, context, spans))
+    result = job.process(frame, Batch(f"{mode}-{name}-{mark}", 0), Replacing(spans))
+    return Replayed(spans, sum(span.end - span.first for span in spans), result)
 
 
 def _without(context: Context, skip: Sequence[str]) -> Context:
@@ -176,7 +188,7 @@ def _letters_there(client: Client, context: Context, spans: Sequence[Span]) -> l
     return found
 
 
-def _spoken(spans: Sequence[Span]) -> str:
+def spoken(spans: Sequence[Span]) -> str:
     return ", ".join(f"{span.topic}:{span.partition}:{span.first}-{span.end}" for span in spans[:20])
 
 

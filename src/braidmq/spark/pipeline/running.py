@@ -1,24 +1,22 @@
 """Runs a pipeline: one query of Spark, watched and steered.
 
-A run says to the broker about once a second how far it is, and does what the answer asks: go on, pause, or stop. When the broker
+A run says to the broker about once a second how far it is, and does what the answer asks: go on, pause, stop, or process something
+once more between two batches (`replay_orders.py`). When the broker
 cannot be reached the run goes on as well as it can, because Spark retries by itself; when the broker says that the run has ended
 (another one took over, or the pipeline was removed) it stops at once.
 """
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from braidmq.base.errors import BraidError
@@ -29,7 +27,9 @@ from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import Trigger
 from braidmq.spark.pipeline.reading import Reading
 from braidmq.spark.pipeline.sinks import make_sink
+from braidmq.spark.pipeline.replay_orders import ReplayDesk
 from braidmq.spark.pipeline.sources import read_source
+from braidmq.spark.pipeline.whereabouts import describe_place
 from braidmq.spark.progress import places_in
 
 REPORT_SECONDS: Final = 1.0
@@ -97,6 +97,7 @@ class Run:
         self._query: Any = None
         self._desired = "run"
         self._asked_to_stop = threading.Event()
+        self._desk = None if client is None else ReplayDesk(spark, context, client)
         self._seen_batches: set[int] = set()
         self._reported_s = 0.0
         self._scans = 1
@@ -124,6 +125,8 @@ class Run:
             raise
         finally:
             self._halt()
+            if self._desk is not None:
+                self._desk.close()
             SESSIONS.pop(self._query_name, None)
             self.progress.state = outcome
             self._end(outcome, reason)
@@ -179,7 +182,11 @@ class Run:
             self._report()
             if self._asked_to_stop.is_set() or self._desired == "stop":
                 return "stopped"
-            if self._desired == "pause":
+            if self._desk is not None and self._desk.busy:
+                self.progress.state = "replaying"
+            elif self._desk is not None and self._desired == "replay":
+                self._take_replay(self._desk)
+            elif self._desired == "pause":
                 if self._query is not None:
                     self._halt()
                     self._say("info", "paused")
@@ -195,6 +202,17 @@ class Run:
                 self._note_progress()
                 return "finished"
             self._asked_to_stop.wait(_WATCH_SECONDS)
+
+    def _take_replay(self, desk: ReplayDesk) -> None:
+        """Begin with a replay that somebody asked for; the stream goes on when it has ended."""
+        self._halt()
+        try:
+            desk.take(self._number)
+        except BraidError as fault:
+            if fault.code not in _UNREACHABLE:
+                raise
+            logger.warning("a replay could not be taken: %s", fault)
+        self._desired = "run"
 
     def _halt(self) -> None:
         """End the query between two batches if that is possible in time, or within one: its batch comes again."""
@@ -305,12 +323,3 @@ class Run:
 def checkpoint(context: Context) -> str:
     """Where Spark remembers how far the pipeline is."""
     return f"{context.path(context.pipeline.checkpoint)}/{context.pipeline.name}"
-
-
-def describe_place(spark: SparkSession) -> str:
-    """Where a run runs, for people."""
-    try:
-        master = spark.conf.get("spark.master") or "Spark Connect"
-    except PySparkException:
-        master = "Spark Connect"
-    return f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} on {master}"

@@ -26,6 +26,7 @@ from braidmq.wire.flymq.cluster import (
 from braidmq.wire.flymq.dead_letters import (
     DeadLetter,
     DeadLetters,
+    DlqDiscard,
     DlqFail,
     DlqReplayed,
     FailureRecorded,
@@ -87,6 +88,14 @@ from braidmq.wire.flymq.pipelines import (
     PipelineSummary,
 )
 from braidmq.wire.flymq.places import TopicOffset, TopicPartition
+from braidmq.wire.flymq.replays import (
+    PipelineReplay,
+    PipelineReplayEnd,
+    PipelineReplayList,
+    PipelineReplays,
+    PipelineReplayTake,
+    ReplayEntry,
+)
 from braidmq.wire.flymq.requests import (
     Commit,
     Consume,
@@ -244,6 +253,7 @@ __all__ = [
     "DeleteTopic",
     "DescribeGroup",
     "Dialect",
+    "DlqDiscard",
     "DlqFail",
     "DlqReplayed",
     "Document",
@@ -297,6 +307,11 @@ __all__ = [
     "PipelineProgress",
     "PipelinePut",
     "PipelineRemove",
+    "PipelineReplay",
+    "PipelineReplayEnd",
+    "PipelineReplayList",
+    "PipelineReplayTake",
+    "PipelineReplays",
     "PipelineReport",
     "PipelineRun",
     "PipelineStart",
@@ -318,6 +333,7 @@ __all__ = [
     "RecordMetadata",
     "RegisterSchema",
     "ReplayDlq",
+    "ReplayEntry",
     "Request",
     "ResetOffset",
     "Response",

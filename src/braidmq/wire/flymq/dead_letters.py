@@ -66,6 +66,15 @@ class PurgeDlq:
 
 
 @shape
+class DlqDiscard:
+    """Let one letter go."""
+
+    op: ClassVar[Op] = Op.DLQ_DISCARD
+    topic: str
+    id: str
+
+
+@shape
 class DlqFail:
     """A group could not process a record: try it again later, or, after the last attempt, make it a dead letter."""
 
@@ -81,7 +90,7 @@ class DlqFail:
     once; 0 is counted each time."""
 
 
-DeadLetterRequest = FetchDlq | ReplayDlq | PurgeDlq | DlqFail
+DeadLetterRequest = FetchDlq | ReplayDlq | PurgeDlq | DlqDiscard | DlqFail
 
 
 @shape
@@ -163,6 +172,7 @@ REQUESTS: Final[dict[int, WireType[Any]]] = {
     Op.FETCH_DLQ: Extended(FetchDlq, {"start": STR}, topic=STR, max=I32),
     Op.REPLAY_DLQ: _ReplayDlq(),
     Op.PURGE_DLQ: Layout(PurgeDlq, topic=STR),
+    Op.DLQ_DISCARD: Layout(DlqDiscard, topic=STR, id=STR),
     Op.DLQ_FAIL: Extended(
         DlqFail, {"token": U64}, topic=STR, partition=I32, offset=U64, group=STR, reason=STR, error=STR
     ),
@@ -172,5 +182,6 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     Op.FETCH_DLQ: Layout(DeadLetters, items=Many(Layout(DeadLetter, id=STR, data=BYTES, error=STR, retries=I32))),
     Op.REPLAY_DLQ: Extended(DlqReplayed, {"count": U32}, success=BOOL, message=TRAILING_STR),
     Op.PURGE_DLQ: OK,
+    Op.DLQ_DISCARD: OK,
     Op.DLQ_FAIL: Layout(FailureRecorded, dead_lettered=BOOL, attempts=U32, retry_at_ms=I64),
 }

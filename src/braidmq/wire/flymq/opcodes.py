@@ -116,6 +116,13 @@ class Op(IntEnum):
     BACKUP_BEGIN = 0xD1
     BACKUP_READ = 0xD2
     BACKUP_END = 0xD3
+    # --- our own: replays of pipelines that somebody asked for
+    PIPELINE_REPLAY = 0xD4
+    PIPELINE_REPLAY_LIST = 0xD5
+    PIPELINE_REPLAY_TAKE = 0xD6
+    PIPELINE_REPLAY_END = 0xD7
+    # --- our own: one dead letter goes; PURGE_DLQ of a server that does not know an id would let all of them go
+    DLQ_DISCARD = 0xD8
     # --- the answer to anything that failed
     ERROR = 0xFF
 

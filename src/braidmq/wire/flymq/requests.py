@@ -24,6 +24,7 @@ from braidmq.wire.flymq import (
     delays,
     groups,
     pipelines,
+    replays,
     roles,
     schemas,
     stages,
@@ -177,6 +178,7 @@ Request = (
     | cluster.ClusterRequest
     | groups.GroupRequest
     | pipelines.PipelineRequest
+    | replays.ReplayRequest
     | roles.RoleRequest
     | users.UserRequest
     | audit.AuditRequest
@@ -284,6 +286,7 @@ REQUESTS: Final[dict[int, WireType[Any]]] = {
     **cluster.REQUESTS,
     **groups.REQUESTS,
     **pipelines.REQUESTS,
+    **replays.REQUESTS,
     **roles.REQUESTS,
     **users.REQUESTS,
     **audit.REQUESTS,

@@ -19,6 +19,7 @@ from braidmq.wire.flymq import (
     delays,
     groups,
     pipelines,
+    replays,
     roles,
     schemas,
     stages,
@@ -128,6 +129,7 @@ Response = (
     | cluster.ClusterResponse
     | groups.GroupResponse
     | pipelines.PipelineResponse
+    | replays.ReplayResponse
     | roles.RoleResponse
     | users.UserResponse
     | audit.AuditResponse
@@ -190,6 +192,7 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     **cluster.RESPONSES,
     **groups.RESPONSES,
     **pipelines.RESPONSES,
+    **replays.RESPONSES,
     **roles.RESPONSES,
     **users.RESPONSES,
     **audit.RESPONSES,

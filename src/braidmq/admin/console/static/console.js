@@ -9,7 +9,7 @@
 
   document.getElementById("theme")?.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
-    document.cookie = `braid_theme=${root.dataset.theme}; path=/console; max-age=31536000; samesite=strict`;
+    document.cookie = `braid_theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
     document.dispatchEvent(new Event("braid:theme"));
   });
 

@@ -166,7 +166,10 @@
       row.dataset.href = link.href;
       row.className = "fresh";
       const time = new Date(message.timestamp_ms).toISOString().replace("T", " ").replace("Z", "");
-      const value = message.value_encoding === "base64" ? `base64 ${message.value}` : message.value.replace(/\s+/g, " ");
+      const fault = message.schema_errors?.length ? "does not fit its schema: " : "";
+      const binary = /^(avro|protobuf):/.test(message.decoded_as || "");
+      const text = binary ? JSON.stringify(message.decoded) : message.value_encoding === "text" ? message.value : `base64 ${message.value}`;
+      const value = fault + text.replace(/\s+/g, " ");
       row.append(cell("Partition / offset", link, "num"), cell("Time", time, "time"), cell("Key", message.key ?? "–"), cell("Value", value.slice(0, 400)), cell("Size", size(message.size_bytes), "num"));
       rows.prepend(row);
       while (rows.children.length > most) rows.lastChild.remove();
