@@ -26,8 +26,8 @@ from braidmq.spark.pipeline.compiling import attributed, first_lines, stream_of
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import Trigger
 from braidmq.spark.pipeline.reading import Reading
-from braidmq.spark.pipeline.sinks import make_sink
 from braidmq.spark.pipeline.replay_orders import ReplayDesk
+from braidmq.spark.pipeline.sinks import make_sink
 from braidmq.spark.pipeline.sources import read_source
 from braidmq.spark.pipeline.whereabouts import describe_place
 from braidmq.spark.progress import places_in

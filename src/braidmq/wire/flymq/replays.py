@@ -5,15 +5,15 @@ Pipelines run elsewhere. A wish is kept by the broker, taken by a run between tw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK
 from braidmq.wire.flymq.layout import BYTES, I64, STR, U32, Layout, Many, WireType
 from braidmq.wire.flymq.opcodes import Op
+from braidmq.wire.shape import shape
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineReplay:
     """Ask for records, or dead letters, to be processed once more; `wish` is a JSON object."""
 
@@ -22,13 +22,13 @@ class PipelineReplay:
     wish: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineReplayList:
     op: ClassVar[Op] = Op.PIPELINE_REPLAY_LIST
     pipeline: str
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineReplayTake:
     """A run takes the oldest that waits, or learns which one it has taken."""
 
@@ -37,7 +37,7 @@ class PipelineReplayTake:
     run: int
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineReplayEnd:
     """What became of it: `done` or `failed` of one that a run took, `cancelled` of one that waits."""
 
@@ -51,7 +51,7 @@ class PipelineReplayEnd:
 ReplayRequest = PipelineReplay | PipelineReplayList | PipelineReplayTake | PipelineReplayEnd
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class ReplayEntry:
     number: int
     state: str
@@ -66,7 +66,7 @@ class ReplayEntry:
     """Who will do it, or why nobody does."""
 
 
-@dataclass(frozen=True, slots=True)
+@shape
 class PipelineReplays:
     """Those of a pipeline, the oldest first; after a wish or a take the one that it was about, or none."""
 
