@@ -8,7 +8,7 @@ can be the same for all are: equality, hash and repr look at the fields. That no
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -18,9 +18,9 @@ def shape(declared: type[T]) -> type[T]:
     """A class decorator."""
     if declared.__repr__ is object.__repr__:
         # One that hides something is inherited.
-        declared.__repr__ = _shown  # type: ignore[assignment, method-assign]
-    declared.__eq__ = _equals  # type: ignore[assignment, method-assign]
-    declared.__hash__ = _hashed  # type: ignore[assignment, method-assign]
+        declared.__repr__ = _shown  # type: ignore[method-assign]
+    declared.__eq__ = _equals  # type: ignore[method-assign]
+    declared.__hash__ = _hashed  # type: ignore[method-assign]
     return dataclass(slots=True, repr=False, eq=False)(declared)
 
 
@@ -29,7 +29,7 @@ def _shown(self: object) -> str:
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
-def _equals(self: object, other: object) -> bool:
+def _equals(self: object, other: object) -> Any:
     if type(other) is not type(self):
         return NotImplemented
     return _compared(self) == _compared(other)
