@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).parents[3] / "docs/pipelines.md"
-PATIENCE_S = 240.0
+PATIENCE_S = 400.0
 CONFIG = {
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
     "spark.log.level": "ERROR",
@@ -107,7 +111,7 @@ def values(client: Client, topic: str) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_the_example_runs_is_steered_killed_and_goes_on(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path, spark_environment: dict[str, str]
 ) -> None:
