@@ -18,9 +18,9 @@ def shape(declared: type[T]) -> type[T]:
     """A class decorator."""
     if declared.__repr__ is object.__repr__:
         # One that hides something is inherited.
-        declared.__repr__ = _shown  # type: ignore[assignment, method-assign]
-    declared.__eq__ = _equals  # type: ignore[assignment, method-assign]
-    declared.__hash__ = _hashed  # type: ignore[assignment, method-assign]
+        declared.__repr__ = _shown  # type: ignore[method-assign]
+    declared.__eq__ = _equals  # type: ignore[method-assign]
+    declared.__hash__ = _hashed  # type: ignore[method-assign]
     return dataclass(slots=True, repr=False, eq=False)(declared)
 
 
@@ -30,9 +30,7 @@ def _shown(self: object) -> str:
 
 
 def _equals(self: object, other: object) -> bool:
-    if type(other) is not type(self):
-        return NotImplemented
-    return _compared(self) == _compared(other)
+    return type(other) is type(self) and _compared(self) == _compared(other)
 
 
 def _hashed(self: object) -> int:
