@@ -44,9 +44,11 @@ from braidmq.server.session import Session
 from braidmq.wire import flymq
 from braidmq.wire.flymq import Dialect
 
-ROUNDS: Final = 150
-REQUESTS: Final = 400
-"""In a round, each sent when the answer to the one before is there: nothing is shared among them, so counting costs most."""
+ROUNDS: Final = 80
+REQUESTS: Final = 2000
+"""In a round, at most."""
+WINDOWS: Final = {"single": 1, "window": 100}
+"""Requests in a write: where there is one, nothing is shared, and counting costs most."""
 METHODS: Final = (
     (GroupCommit, ("join", "flush", "_flush", "_synced")),
     (Session, ("send_run", "_run_done", "buffer_updated", "write")),
@@ -173,30 +175,49 @@ def broker(*, web: bool = False) -> Iterator[Broker]:
 # --- counting
 
 
-def ask_in_turn(address: str, line: Connection) -> None:
-    """In a process of its own: on each word, so many requests one after the other."""
+def ask_in_turn(address: str, window: int, line: Connection) -> None:
+    """In a process of its own: on each word, so many writes one after the other."""
     host, _, port = address.rpartition(":")
     request = flymq.encode_request(flymq.Produce("bench", b"", b"v" * 100, 0), Dialect.DOCUMENTED)
     with socket.create_connection((host, int(port))) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while line.recv():
-            for _ in range(REQUESTS):
-                peer.sendall(request)
-                answer = peer.recv(4096)
-                if answer[2] != flymq.Op.PRODUCE:
-                    raise SystemExit(f"the broker answered {answer!r}")
+            for _ in range(writes(window)):
+                peer.sendall(request * window)
+                answers = b""
+                while len(answers) < flymq.HEADER_BYTES or len(answers) < window * _frame_bytes(answers):
+                    answers += peer.recv(1 << 16)
+                if answers[2] != flymq.Op.PRODUCE:
+                    raise SystemExit(f"the broker answered {answers[:100]!r}")
             line.send(True)
 
 
+def writes(window: int) -> int:
+    """How many writes a round has, each sent when the answers to the one before are there."""
+    return min(400, max(40, REQUESTS // window))
+
+
+def _frame_bytes(answers: bytes) -> int:
+    """All answers are as long as the first."""
+    return flymq.HEADER_BYTES + int(flymq.read_header(answers)[2])
+
+
 def counting() -> dict[str, float]:
-    as_is, variants = variant(None), {"counting": variant(WithoutCounting()), "tracing": variant(WithoutTracing())}
+    as_is, variants = variant(None), {"counting": variant(WithoutCounting()), "tracing_off": variant(WithoutTracing())}
+    found: dict[str, float] = {}
+    for name, window in WINDOWS.items():
+        found |= {f"{name}_{what}": figure for what, figure in shares_of(as_is, variants, window).items()}
+    return found
+
+
+def shares_of(as_is: Variant, variants: dict[str, Variant], window: int) -> dict[str, float]:
     shares: dict[str, list[float]] = {name: [] for name in variants}
     costs: list[float] = []
     with broker() as running:
         running.run(lambda: running.server.broker.create_topic("bench", 1))
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
-        client = spawn.Process(target=ask_in_turn, args=(running.server.addresses["flymq"], theirs))
+        client = spawn.Process(target=ask_in_turn, args=(running.server.addresses["flymq"], window, theirs))
         client.start()
 
         def a_round(methods: Variant) -> float:
@@ -204,7 +225,7 @@ def counting() -> dict[str, float]:
             before = running.cpu_s()
             ours.send(True)
             ours.recv()
-            return (running.cpu_s() - before) / REQUESTS
+            return (running.cpu_s() - before) / writes(window) / window
 
         for _ in range(10):
             a_round(as_is)
@@ -220,10 +241,8 @@ def counting() -> dict[str, float]:
         put_in_place(as_is)
         ours.send(False)
         client.join()
-    return {
-        "produce_cpu_us": statistics.median(costs) * 1e6,
-        "counting_share": statistics.median(shares["counting"]),
-        "tracing_off_share": statistics.median(shares["tracing"]),
+    return {"cpu_us": statistics.median(costs) * 1e6} | {
+        f"{name}_share": statistics.median(of_rounds) for name, of_rounds in shares.items()
     }
 
 

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from braid import braid, braid_environment, ceiling
 from features import FEATURES
 from flatness import FLATNESS
+from observing import OBSERVING
 from peers.mosquitto import mosquitto
 from peers.nats import nats
 from peers.redis import redis
@@ -265,4 +266,5 @@ IDLE = Scenario(
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     PRODUCE_OS, PRODUCE_FSYNC, TOPICS_64, PRODUCE_PURE, LATENCY, FETCH, FETCH_V126, PRODUCE_BATCH, CLIENT, IDLE, *FLATNESS, *PUSH,
     *FEATURES,
+    *OBSERVING,
 )  # fmt: skip

@@ -8,7 +8,7 @@ can be the same for all are: equality, hash and repr look at the fields. That no
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, dataclass_transform
+from typing import TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -29,10 +29,8 @@ def _shown(self: object) -> str:
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
-def _equals(self: object, other: object) -> Any:
-    if type(other) is not type(self):
-        return NotImplemented
-    return _compared(self) == _compared(other)
+def _equals(self: object, other: object) -> bool:
+    return type(other) is type(self) and _compared(self) == _compared(other)
 
 
 def _hashed(self: object) -> int:
