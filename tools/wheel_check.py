@@ -67,8 +67,8 @@ def made(tree: Path, into: Path, hook: str) -> list[Path]:
     return list(into.iterdir())
 
 
-def pip(*words: str, cwd: Path) -> None:
-    run([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *words], cwd=cwd)
+def pip(*words: str, cwd: Path, python: str = sys.executable) -> None:
+    run([python, "-m", "pip", "--quiet", "--disable-pip-version-check", *words], cwd=cwd)
 
 
 def run(words: list[str], cwd: Path, **environment: str) -> str:
@@ -126,8 +126,8 @@ def check_extras(wheel: Path) -> None:
 
 def try_it(work: Path, wheel: Path) -> None:
     home = work / "home"
-    run([sys.executable, "-m", "venv", "--without-pip", str(home)], cwd=work)
-    pip("--python", str(home / "bin/python"), "install", "--no-deps", "--no-index", str(wheel), cwd=work)
+    run([sys.executable, "-m", "venv", str(home)], cwd=work)
+    pip("install", "--no-deps", "--no-index", "--no-compile", str(wheel), cwd=work, python=str(home / "bin/python"))
     # A line of a .pth file is a path and no more: the dependencies are seen, and the checkout that is installed beside them is not.
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
