@@ -10,10 +10,10 @@ WORKERS ?= 4
 PYTEST = $(BIN)/python tools/run_tests.py $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long lint bench docs clean
+.PHONY: help setup run test test-long lint wheel-check bench docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## create .venv with pinned dependencies and build the compiled hot path
 
@@ -51,6 +51,9 @@ test-long: setup ## run the tests with the long proofs at full length
 lint: setup ## check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+wheel-check: setup ## build the source distribution and a wheel, and try the wheel where nothing of this checkout is in reach
+	@$(BIN)/python tools/wheel_check.py
 
 bench: setup ## measure, beside the peers that are installed
 	@$(BIN)/python bench/run.py $(ARGS)

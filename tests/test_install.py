@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+from proof_length import LONG
 from toolchain import compiler_exists
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,7 +70,7 @@ def test_what_is_installed_is_pinned() -> None:
 def test_make_lists_its_targets() -> None:
     listed = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, text=True, check=True).stdout
     targets = set(re.findall(r"^  make ([a-z-]+) ", listed, re.MULTILINE))
-    assert targets == {"help", "setup", "run", "test", "test-long", "lint", "bench", "docs", "clean"}
+    assert targets == {"help", "setup", "run", "test", "test-long", "lint", "wheel-check", "bench", "docs", "clean"}
     documented = set(re.findall(r"\bmake ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text() + (ROOT / "README.md").read_text()))
     assert documented <= targets
     assert {"run", "test"} <= documented
@@ -124,3 +125,23 @@ def test_the_hot_path_is_compiled_where_it_can_be() -> None:
         [sys.executable, "-c", program], env=environ | {"BRAID_PURE": "1"}, capture_output=True, text=True, check=True
     )
     assert pure.stdout == "pure\n"
+
+
+def test_every_file_of_the_package_is_named_for_the_wheel() -> None:
+    """Templates, scripts, cheat sheets and markers: what no pattern of the package data names would be left out without a word."""
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]
+    named = {
+        path
+        for package, globs in patterns.items()
+        for glob in globs
+        for path in (ROOT / "src" / package.replace(".", "/")).glob(glob)
+    }
+    source = ROOT / "src" / "braidmq"
+    there = {path for path in source.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc", ".so")}
+    assert there and there <= named, sorted(str(path.relative_to(source)) for path in there - named)
+    assert {"py.typed", "base.html", "reference.js", "manifest.json", "htmx.min.js", "groups.txt"} <= {path.name for path in there}
+
+
+@pytest.mark.skipif(not LONG, reason="builds the compiled module twice: `make wheel-check`, or `make test-long`")
+def test_a_wheel_is_whole_and_runs_by_itself() -> None:
+    subprocess.run([sys.executable, str(ROOT / "tools/wheel_check.py")], check=True, timeout=1800)
