@@ -30,6 +30,7 @@ Accumulator = _chosen.Accumulator
 ByteBuffer = _chosen.ByteBuffer
 Route = _chosen.Route
 RouteTable = _chosen.RouteTable
+avro_columns = _chosen.avro_columns
 collect_rows = _chosen.collect_rows
 crc32c = _chosen.crc32c
 decode_records = _chosen.decode_records
@@ -71,7 +72,7 @@ EXPIRED: Final = 4
 
 __all__ = [
     "COLLECTED", "DAMAGED", "EXPIRED", "FULL", "IMPLEMENTATION", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "SWITCH",
-    "Accumulator", "ByteBuffer", "Route", "RouteTable", "collect_rows", "crc32c", "decode_records", "encode_batch",
+    "Accumulator", "ByteBuffer", "Route", "RouteTable", "avro_columns", "collect_rows", "crc32c", "decode_records", "encode_batch",
     "encode_columns", "encode_deliveries", "encode_messages", "fnv1a", "gather_columns", "hash_cells", "parse_messages",
     "parse_produce", "parse_publish", "reorder_rows", "scan_batches", "span_batches", "stamp_batch", "verify_batches",
 ]
