@@ -27,6 +27,8 @@ def die(begin: str, server: str, source: str, sink: str, checkpoint: str, happen
     while not Path(begin).exists():
         time.sleep(0.1)
     spark = SparkSession.builder.getOrCreate()
+    # A session belongs to the threads that have used it, and Spark looks for registered sources in the session of the thread.
+    spark.createDataFrame([], "n int")
     register_failing(spark)
     copy(spark, Broker(server), source, sink, checkpoint, f"kill-jvm {happened}").awaitTermination()
 
