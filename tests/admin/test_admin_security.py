@@ -55,7 +55,7 @@ def _body(name: str) -> object:
         "update_user": {}, "change_password": {"new_password": "p"}, "set_quota": {},
         "create_role": {"name": "r", "permissions": []},
         "update_role": {"permissions": []}, "set_acl": {}, "export_audit": {}, "reassign_partition": {"new_leader": "x"},
-        "steer_pipeline": {"desired": "stop"}, "retry_letter": {"value": "v"},
+        "steer_pipeline": {"desired": "stop"}, "ask_replay": {"letters": True}, "retry_letter": {"value": "v"},
     }.get(name)  # fmt: skip
 
 
