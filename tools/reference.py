@@ -57,7 +57,7 @@ Durations are seconds, or milliseconds where the name ends in `_ms`, or carry un
 
 FLYMQ = f"""
 Its environment variables and its JSON file are understood. Those with a row `FlyMQ` above map to that setting; ours win
-where both are given. `FLYMQ_ACKS` (`performance.acks`) of `all` or `leader` is durability `fsync`, `none` is `none`.
+where both are given. `FLYMQ_ACKS` (`performance.acks`) of `all` is durability `quorum`, `leader` is `fsync`, `none` is `none`.
 `{TLS_ENABLED_ENV}` (`{TLS_ENABLED_JSON}`) makes a listener that came from `bind_addr`, or the default one, a TLS listener.
 The rest belong to features this version does not have: they are ignored, with a warning when they ask for something.
 """

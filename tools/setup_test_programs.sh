@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Programs that some tests use and that PyPI does not have: a browser for the console, and PostgreSQL for its sink.
+# Programs that some tests use and that PyPI does not have: a browser for the console, PostgreSQL for its sink, etcd for clusters.
 # They are Debian packages. Where they are missing and may be installed, they are; elsewhere those tests are skipped, and this says so.
 set -euo pipefail
 
 missing=()
 command -v chromium >/dev/null || missing+=(chromium)
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing+=(postgresql)
+command -v etcd >/dev/null || missing+=(etcd-server)
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

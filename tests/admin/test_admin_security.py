@@ -15,7 +15,7 @@ from braidmq.security.rules import Rule
 
 MADE_UP = {
     "topic": "t", "group": "g", "name": "s", "version": "1", "id": "x-1", "user": "u", "role": "r", "pattern": "p",
-    "partition": "0", "offset": "0", "pipeline": "p", "number": "1",
+    "partition": "0", "offset": "0", "pipeline": "p", "number": "1", "node": "n",
 }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from braidmq.wire.flymq import Op
 ROOT = Path(__file__).resolve().parent.parent.parent
 _PIPELINES = {name for name in BY_NAME if name.startswith("braid_pipeline_")}
 """There are none in a broker that runs no pipeline."""
+_CLUSTER = {name for name in BY_NAME if name.startswith("braid_cluster_")}
 _LISTEN = tuple(Listen(protocol, "127.0.0.1", 0) for protocol in ("flymq", "blipmq", "fq"))
 _LINE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+|NaN)')
 
@@ -83,7 +84,8 @@ def test_every_metric_is_there_and_counts(standing: EmbeddedBroker) -> None:
             client.fetch("no such topic", 0, 0)
         _look_at_lags_again(standing)
         found = _scraped(standing)
-    assert _names(found) | _PIPELINES == set(BY_NAME), set(BY_NAME) ^ (_names(found) | _PIPELINES)
+    assert _names(found) | _PIPELINES | _CLUSTER == set(BY_NAME), set(BY_NAME) ^ (_names(found) | _PIPELINES | _CLUSTER)
+    assert not _names(found) & _CLUSTER, "a broker that runs alone has no figures of a cluster"
     assert found["braid_records_in_total"] - before["braid_records_in_total"] == 10
     assert found['braid_topic_records_total{topic="measured"}'] == 10
     assert found['braid_topic_read_records_total{topic="measured"}'] == 10

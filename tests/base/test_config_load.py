@@ -84,6 +84,37 @@ SAMPLES = {
     "fq_upstreams": ("fq://a:1?exchange=x", "fq://b:1?exchange=x", "fqs://c:1?exchange=x"),
     "fq_http": ("false", "true", "false"),
     "fq_web_root": ("/a", "/b", "/c"),
+    "cluster_listen": ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"),
+    "cluster_advertise": ("a:1", "b:2", "c:3"),
+    "client_advertise": ("a:1", "b:2", "c:3"),
+    "cluster_id": ("a", "b", "c"),
+    "join_token_file": ("/a", "/b", "/c"),
+    "peers": ("a:1", "b:2", "c:3"),
+    "quorum": ("local", "managed", "auto"),
+    "quorum_endpoints": ("http://a:1", "https://b:2", "http://c:3"),
+    "quorum_prefix": ("a/", "b/", "c/"),
+    "quorum_user": ("a", "b", "c"),
+    "quorum_password_file": ("/a", "/b", "/c"),
+    "quorum_tls_ca_file": ("/a", "/b", "/c"),
+    "quorum_tls_cert_file": ("/a", "/b", "/c"),
+    "quorum_tls_key_file": ("/a", "/b", "/c"),
+    "etcd_client_listen": ("a:1", "b:2", "c:3"),
+    "etcd_peer_listen": ("a:1", "b:2", "c:3"),
+    "cluster_tls_cert_file": ("/a", "/b", "/c"),
+    "cluster_tls_key_file": ("/a", "/b", "/c"),
+    "cluster_tls_ca_file": ("/a", "/b", "/c"),
+    "session_timeout_s": ("1s", "2s", "3s"),
+    "gossip": ("false", "true", "false"),
+    "discovery": ("true", "false", "true"),
+    "replication_factor": ("1", "2", "4"),
+    "min_insync": ("1", "3", "4"),
+    "replica_lag_s": ("1s", "2s", "3s"),
+    "catch_up_bytes_per_s": ("1MiB", "2MiB", "3MiB"),
+    "placement": ("rack-aware", "least-loaded", "rack-aware"),
+    "rack": ("a", "b", "c"),
+    "auto_rebalance": ("true", "false", "true"),
+    "rebalance_interval_s": ("1s", "2s", "3s"),
+    "rebalance_threshold": ("0.1", "0.3", "0.4"),
     "admin_enabled": ("false", "true", "false"),
     "admin_listen": ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"),
     "admin_hosts": ("a.example", "b.example", "*"),
@@ -300,7 +331,7 @@ def test_flymq_variables_that_map() -> None:
     assert config.origins["listen"] == Origin("environment", "FLYMQ_BIND_ADDR")
 
 
-@pytest.mark.parametrize(("acks", "level"), [("all", "fsync"), ("leader", "fsync"), ("none", "none"), ("Leader", "fsync")])
+@pytest.mark.parametrize(("acks", "level"), [("all", "quorum"), ("leader", "fsync"), ("none", "none"), ("Leader", "fsync")])
 def test_flymq_acks(acks: str, level: str) -> None:
     assert load_config({}, {"FLYMQ_ACKS": acks}).durability == level
 
@@ -358,10 +389,57 @@ def test_flymq_tls_switch() -> None:
 
 
 def test_flymq_features_this_version_lacks_warn_only_when_asked_for() -> None:
-    asked = load_config({}, {"FLYMQ_AUTH_USER_FILE": "/u", "FLYMQ_PEERS": "a:1", "FLYMQ_GRPC_TLS_CERT_FILE": "/x"})
-    assert asked == Config() and len(asked.warnings) == 3
+    asked = load_config({}, {"FLYMQ_AUTH_USER_FILE": "/u", "FLYMQ_GRPC_TLS_CERT_FILE": "/x"})
+    assert asked == Config() and len(asked.warnings) == 2
     assert all(re.search(r"FLYMQ_\w+ is ignored", warning) for warning in asked.warnings)
     assert load_config({}, {"FLYMQ_AUTH_ENABLED": "false", "FLYMQ_CLUSTER_ADDR": ""}).warnings == ()
+
+
+def test_flymq_cluster_settings_map(tmp_path: Path) -> None:
+    file = tmp_path / "flymq.json"
+    document = {
+        "cluster_addr": ":9093", "peers": ["a:9093"], "advertise_cluster": "me:9093",
+        "discovery": {"enabled": True, "cluster_id": "c"},
+        "partition": {"distribution_strategy": "rack-aware", "default_replication_factor": 2, "auto_rebalance_enabled": True},
+    }  # fmt: skip
+    file.write_text(json.dumps(document))
+    config = load_config({}, {"FLYMQ_PEERS": "b:9093,c:1", "FLYMQ_AUTO_REBALANCE_INTERVAL": "60"}, str(file))
+    assert (config.cluster_listen, config.cluster_advertise, config.cluster_id) == ("0.0.0.0:9093", "me:9093", "c")
+    assert config.peers == ("a:9093", "b:9093", "c:1"), "the variable adds to the file"
+    assert (config.placement, config.replication_factor, config.auto_rebalance) == ("rack-aware", 2, True)
+    assert config.rebalance_interval_s == 60 and config.discovery and config.quorum_driver == "managed" and not config.warnings
+    alone = load_config({}, {"FLYMQ_CLUSTER_ADDR": ""}, str(file))
+    assert alone.cluster_listen is None and alone.quorum_driver == "local", "an empty variable means that the broker stays alone"
+    assert alone.warnings == ("peers is ignored: without cluster_listen this broker stays alone",)
+
+
+def test_a_broker_stays_alone_unless_it_is_told_otherwise() -> None:
+    assert load_config({}, {}).quorum_driver == "local"
+    alone = load_config({"peers": "a:1"}, {})
+    assert alone.quorum_driver == "local" and alone.warnings[0].startswith("--peers is ignored")
+    cluster = {"cluster_listen": "127.0.0.1:0"}
+    assert load_config(cluster, {}).quorum_driver == "managed"
+    external = load_config({**cluster, "quorum_endpoints": "https://e1:2379, e2:2379"}, {})
+    assert external.quorum_driver == "etcd" and external.quorum_endpoints == ("https://e1:2379", "http://e2:2379")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"cluster_listen": "nowhere"},
+        {"cluster_listen": "127.0.0.1:1", "quorum": "etcd"},
+        {"cluster_listen": "127.0.0.1:1", "cluster_tls_cert_file": "/c", "cluster_tls_key_file": "/k"},
+        {"rebalance_threshold": "1.5"},
+        {"rebalance_threshold": "x"},
+        {"peers": "a"},
+        {"quorum_endpoints": "ftp://a:1"},
+        {"cluster_id": "x" * 65},
+    ],
+)
+def test_cluster_settings_that_make_no_sense_are_refused(flags: dict[str, object]) -> None:
+    with pytest.raises(BraidError) as caught:
+        load_config(flags, {})
+    assert code_of(caught) == "CONFIG_INVALID_VALUE"
 
 
 def test_flymq_encryption_maps_and_its_key_is_no_setting(tmp_path: Path) -> None:

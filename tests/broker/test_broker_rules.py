@@ -133,7 +133,7 @@ def test_properties_lie_over_the_defaults() -> None:
     check_properties(every)
     expected = LogSettings(Level.NONE, 5000, 6, 0, 8, ttl_ms=9, compression="gzip")
     assert Topic("t", 1, 1, 0, every).settings(defaults) == expected
-    for name in ("none", "os", "fsync"):
+    for name in ("none", "os", "fsync", "quorum"):
         assert Topic("t", 1, 1, 0, {"durability": name}).settings(defaults).level == Level.parse(name)
 
 
@@ -142,7 +142,6 @@ def test_properties_lie_over_the_defaults() -> None:
     [
         {"colour": "blue"},
         {"durability": "FSYNC"},
-        {"durability": "quorum"},
         {"retention_bytes": "-1"},
         {"retention_bytes": ""},
         {"retention_bytes": "1e9"},

@@ -15,6 +15,7 @@ from braidmq.base.disk_faulty import FaultyDisk
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.work import WorkEngine
+from braidmq.broker.work_table import Work
 from braidmq.log.attrs import encode_headers
 
 
@@ -229,9 +230,10 @@ def test_canary_without_what_the_log_knows_of_the_work_rows_come_twice(monkeypat
     """The check above has to see it when recovery does not ask how far the work came."""
     original = WorkEngine._whole_batches
 
-    async def forgetful(self: WorkEngine, work: object, log: object, refs: list[int]) -> list[bytes]:
-        log.producers.forget_work(work.number)  # type: ignore[attr-defined]
-        return await original(self, work, log, refs)  # type: ignore[arg-type]
+    async def forgetful(self: WorkEngine, work: Work, done: int, refs: list[int]) -> list[bytes]:
+        for log in self._broker.store.open_partitions():
+            log.producers.forget_work(work.number)
+        return await original(self, work, 0, refs)
 
     monkeypatch.setattr(WorkEngine, "_whole_batches", forgetful)
     with pytest.raises(AssertionError):

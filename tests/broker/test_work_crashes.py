@@ -283,7 +283,7 @@ def test_without_knowing_what_is_there_records_come_twice(operation: Operation, 
 
 @pytest.mark.parametrize("operation", [Commit, Delay, Letters])
 def test_without_rolling_forward_records_are_lost(operation: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: WorkEngine) -> None:
+    async def nothing(self: WorkEngine, *, wait: bool = True) -> None:
         await asyncio.sleep(0)
 
     monkeypatch.setattr(WorkEngine, "start", nothing)

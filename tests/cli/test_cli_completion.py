@@ -31,7 +31,7 @@ def test_bash_completes_commands_options_and_values(capsys: pytest.CaptureFixtur
     assert bash_offers(script, "braid", "con") == ["consume", "config"]
     assert {"ls", "create", "info", "rm", "--help"} <= set(bash_offers(script, "braid", "topic", ""))
     assert bash_offers(script, "braid", "serve", "--dur") == ["--durability"]
-    assert bash_offers(script, "braid", "serve", "--data-dir", "/x", "--durability", "") == ["none", "os", "fsync"]
+    assert bash_offers(script, "braid", "serve", "--data-dir", "/x", "--durability", "") == ["none", "os", "fsync", "quorum"]
     assert bash_offers(script, "braid", "completion", "z") == ["zsh"]
     assert bash_offers(script, "braid", "log", "dump", "") == [], "files are left to the shell"
 

@@ -35,10 +35,11 @@ PAGES: Final = {
     "audit": "/console/audit",
     "recovery": "/console/recovery",
     "settings": "/console/settings",
+    "cluster": "/console/cluster",
 }
 
 FOR_READERS: Final = (
     "overview", "topics", "topic", "messages", "message", "groups", "group", "schemas", "schema", "dead-letters", "letters",
-    "pipelines", "pipeline",
+    "pipelines", "pipeline", "cluster",
 )  # fmt: skip
 """Those that somebody sees who may only read."""

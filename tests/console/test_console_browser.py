@@ -72,7 +72,7 @@ def test_plots_follow_what_goes_on(page: Page, artefacts: Path) -> None:
     page.goto("/console")
     expect(page.locator("#plots[data-points]")).to_be_visible()
     expect(page.locator("#plots")).to_have_attribute("data-points", re.compile(r"[2-9]|\d\d"))
-    assert page.locator("#plots canvas").count() == 4
+    assert page.locator("#plots canvas").count() == 6
     page.goto("/console/topics/orders/groups/billing")
     expect(page.locator("[data-plot=lag][data-points]")).to_be_visible()
     page.screenshot(path=artefacts / "group-light.png", full_page=True)

@@ -217,3 +217,23 @@ def test_the_examples_of_the_page_name_files_that_are_there() -> None:
     for path in re.findall(r"deploy/[\w./-]*", text):
         assert (ROOT / path).exists(), path
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["braid"]
+
+
+# --- three nodes
+
+
+def test_the_settings_of_three_nodes_are_understood(tmp_path: Path) -> None:
+    documents = [found for found in yaml.safe_load_all((DEPLOY / "cluster" / "kubernetes.yaml").read_text()) if found]
+    kinds = {document["kind"]: document for document in documents}
+    assert set(kinds) == {"ConfigMap", "Service", "PodDisruptionBudget", "StatefulSet"}
+    pods = kinds["StatefulSet"]["spec"]
+    assert pods["replicas"] == 3 and pods["serviceName"] == kinds["Service"]["metadata"]["name"]
+    file = tmp_path / "braid.toml"
+    file.write_text(kinds["ConfigMap"]["data"]["braid.toml"])
+    names = {variable["name"]: variable.get("value", "braidmq-0") for variable in pods["template"]["spec"]["containers"][0]["env"]}
+    environ = {name: value.replace("$(BRAID_NODE_ID)", "braidmq-0") for name, value in names.items()}
+    config = load_config({}, environ, str(file))
+    assert config.node_id == "braidmq-0" and config.cluster_advertise == "braidmq-0.braidmq-nodes.braidmq.svc:9093"
+    assert config.durability == "quorum" and config.quorum_endpoints
+    node = load_config({}, {}, str(DEPLOY / "cluster" / "node.toml"))
+    assert node.cluster_advertise == node.peers[0] and node.cluster_tls is not None

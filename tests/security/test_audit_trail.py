@@ -190,13 +190,13 @@ def test_a_query_by_time_does_not_read_what_cannot_match(monkeypatch: pytest.Mon
     first_s = 1_700_000_000
     assert trail.query().total == 50
     read: list[int] = []
-    real = trail.log.read_batches
+    real = PartitionLog.read_batches
 
-    def noting(offset: int, *args: Any, **settings: Any) -> Any:
+    def noting(log: PartitionLog, offset: int, *args: Any, **settings: Any) -> Any:
         read.append(offset)
-        return real(offset, *args, **settings)
+        return real(log, offset, *args, **settings)
 
-    monkeypatch.setattr(trail.log, "read_batches", noting)
+    monkeypatch.setattr(PartitionLog, "read_batches", noting)
     assert trail.resources(start_s=first_s + 9 * DAY_S) == [f"9.{n}" for n in (4, 3, 2, 1, 0)]
     assert min(read) >= 45
     read.clear()

@@ -57,6 +57,7 @@ REQUESTS: dict[Op, flymq.Request] = {
         flymq.ClusterJoin("peer:1"),
         flymq.ClusterLeave(),
         flymq.ClusterStatus(),
+        flymq.ClusterMap("secret"),
         flymq.GroupJoin("shared", "", ("secret",), "range", 10_000),
         flymq.GroupHeartbeat("shared", "nobody", 1),
         flymq.GroupLeave("shared", "nobody"),
@@ -110,6 +111,7 @@ REQUESTS: dict[Op, flymq.Request] = {
         flymq.BackupBegin(),
         flymq.BackupRead("nobody's", "FORMAT", 0, 1),
         flymq.BackupEnd("nobody's"),
+        flymq.ClusterSteer("rebalance"),
     )
 }
 LEFT_OUT = {

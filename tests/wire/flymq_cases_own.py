@@ -123,6 +123,12 @@ OWN = [
     Own(flymq.BackupRead("b", "f", 7, 2), "000162.000166.0000000000000007.00000002",
         flymq.BackupPiece(b"ab"), "000000026162"),
     Own(flymq.BackupEnd("b"), "000162", flymq.Ok(), _OK),
+    Own(flymq.ClusterMap("t"), "000174",
+        flymq.ClusterTopics("c", (flymq.ClusterTopic("t", (flymq.ClusterPartition(0, "n", "h:1", 2, "online", ("n",), ("n",)),)),)),
+        "000163.00000001.000174.00000001.00000000.00016e.0003683a31.0000000000000002.00066f6e6c696e65."
+        "00000001.00016e.00000001.00016e"),
+    Own(flymq.ClusterSteer("lead", ("t", "2", "n")), "00046c656164.00000003.000174.000132.00016e",
+        flymq.Steered(b"{}"), "000000027b7d"),
 ]  # fmt: skip
 
 OWN_REQUESTS: list[Request] = [own.request for own in OWN]

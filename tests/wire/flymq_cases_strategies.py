@@ -403,6 +403,10 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     ),
     Op.BACKUP_READ: st.builds(flymq.BackupPiece, blobs),
     Op.BACKUP_END: _oks,
+    Op.CLUSTER_STEER: st.builds(flymq.Steered, blobs),
+    Op.CLUSTER_MAP: st.builds(
+        flymq.ClusterTopics, texts, several(st.builds(flymq.ClusterTopic, texts, several(_cluster_partitions)))
+    ),
 }
 RESPONSE_OPS = tuple(_responses)
 RESPONSES = st.one_of(*(st.tuples(st.just(op), strategy) for op, strategy in _responses.items()))

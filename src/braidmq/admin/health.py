@@ -1,9 +1,9 @@
 """Health, as Kubernetes and load balancers ask for it.
 
 `/live` says that the process runs and its loop answers; whoever fails it should be restarted. `/ready` says whether clients
-should come: not during recovery, not while the broker stops, not with a partition that is read-only because its disk failed.
-`/health` says all of it, and is 503 when anything is wrong. The port is open before recovery begins. FlyMQ's names
-(`/health/live`, `/health/ready`) are the same.
+should come: not during recovery, not while the broker stops, not with a partition that is read-only because its disk failed, and
+not on a node whose cluster can do nothing, having lost its quorum or its coordinator. `/health` says all of it, and is 503 when
+anything is wrong. The port is open before recovery begins. FlyMQ's names (`/health/live`, `/health/ready`) are the same.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ async def look_at(site: Site) -> Health:
     checks = [await check_loop(site), _check_state(site)]
     if site.server.state == "ready":
         checks.append(await _check_partitions(site))
+        if site.server.clustering is not None:
+            checks.append(await _check_cluster(site))
     worst: Status = "healthy" if all(check.status == "healthy" for check in checks) else "unhealthy"
     return _health(site, worst, checks)
 
@@ -122,6 +124,21 @@ async def _check_partitions(site: Site) -> HealthCheck:
         return HealthCheck("partitions", "healthy", _since(site, began))
     named = "; ".join(failed[:_NAMED_MAX]) + (f"; and {len(failed) - _NAMED_MAX} more" if len(failed) > _NAMED_MAX else "")
     return HealthCheck("partitions", "unhealthy", _since(site, began), f"read-only: {named}")
+
+
+async def _check_cluster(site: Site) -> HealthCheck:
+    began = site.server.clock.monotonic()
+    clustering = site.server.clustering
+    assert clustering is not None
+
+    async def look() -> str:
+        return clustering.node.trouble
+
+    try:
+        trouble = await site.gate.ask(look)
+    except BraidError as fault:
+        trouble = fault.text
+    return HealthCheck("cluster", "unhealthy" if trouble else "healthy", _since(site, began), trouble or None)
 
 
 async def read_only_partitions(broker: Broker) -> list[str]:

@@ -79,8 +79,10 @@ class _Loader:
 
     def take_environment(self, environ: Mapping[str, str]) -> None:
         for alias in ALIASES:
-            if alias.env and (value := environ.get(alias.env)):
-                self._set(BY_KEY[alias.key], value, Origin("environment", alias.env), alias.key, alias.translate)
+            value = environ.get(alias.env) if alias.env else None
+            if value or (value is not None and alias.empty):
+                given: object = [*self._values.get(alias.key, ()), value] if alias.appends else value
+                self._set(BY_KEY[alias.key], given, Origin("environment", alias.env), alias.key, alias.translate)
         if value := environ.get(TLS_ENABLED_ENV):
             self._tls = Origin("environment", TLS_ENABLED_ENV) if flymq_boolean(value) else None
         by_name = {setting.env: setting for setting in SETTINGS}
@@ -136,7 +138,24 @@ class _Loader:
             raise BraidError("CONFIG_INVALID_VALUE", key="listen", origin=str(config.origins["listen"]), reason=reason)
         if config.tls_cert_file and not tls:
             self._warnings.append("tls_cert_file is set, but no listener is TLS, as flymqs:// is: connections are not encrypted")
+        self._check_cluster(config)
         return replace(config, warnings=tuple(self._warnings))
+
+    def _check_cluster(self, config: Config) -> None:
+        files = ("cluster_tls_cert_file", "cluster_tls_key_file", "cluster_tls_ca_file")
+        given = [key for key in files if getattr(config, key) is not None]
+        if given and config.cluster_tls is None and config.cluster_listen is not None:
+            reason = f"TLS between nodes needs all of {', '.join(files)}"
+            raise BraidError("CONFIG_INVALID_VALUE", key=given[0], origin=str(config.origins[given[0]]), reason=reason)
+        if config.cluster_listen is None:
+            for key in ("peers", "quorum_endpoints"):
+                if getattr(config, key):
+                    origin = config.origins[key]
+                    name = origin.name if origin.source in ("environment", "flag") else key
+                    self._warnings.append(f"{name} is ignored: without cluster_listen this broker stays alone")
+        elif config.quorum_driver == "etcd" and not config.quorum_endpoints:
+            reason = "an etcd that is there already needs quorum_endpoints"
+            raise BraidError("CONFIG_INVALID_VALUE", key="quorum", origin=str(config.origins["quorum"]), reason=reason)
 
     def _with_flymq_tls(self, config: Config) -> Config:
         """FlyMQ has a switch where we have a scheme: it applies to a listener that did not choose a scheme."""

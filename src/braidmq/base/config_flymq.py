@@ -27,8 +27,8 @@ def _bind_addr(value: object) -> object:
 
 
 def _acks(value: object) -> object:
-    """One broker has no replicas to wait for, so `all` and `leader` ask for the same thing: on disk."""
-    level = {"all": "fsync", "leader": "fsync", "none": "none"}.get(str(value).strip().lower())
+    """`leader` is on its disk, `all` on those of all replicas in sync, which on one broker is the same."""
+    level = {"all": "quorum", "leader": "fsync", "none": "none"}.get(str(value).strip().lower())
     if level is None:
         raise ValueError(f"`{value}` is not one of all, leader, none")
     return level
@@ -62,12 +62,27 @@ class Alias:
     key: str
     """Our key."""
     translate: Callable[[object], object] = _as_is
+    empty: bool = False
+    """Whether an empty variable is a value."""
+    appends: bool = False
+    """Whether the variable adds to what the file says."""
 
 
 ALIASES: Final = (
     Alias("FLYMQ_BIND_ADDR", "bind_addr", "listen", _bind_addr),
     Alias("FLYMQ_DATA_DIR", "data_dir", "data_dir"),
     Alias("FLYMQ_NODE_ID", "node_id", "node_id"),
+    Alias("FLYMQ_CLUSTER_ADDR", "cluster_addr", "cluster_listen", empty=True),
+    Alias("FLYMQ_ADVERTISE_ADDR", "advertise_addr", "client_advertise"),
+    Alias("FLYMQ_ADVERTISE_CLUSTER", "advertise_cluster", "cluster_advertise"),
+    Alias("FLYMQ_PEERS", "peers", "peers", appends=True),
+    Alias("", "discovery.enabled", "discovery", flymq_boolean),
+    Alias("", "discovery.cluster_id", "cluster_id"),
+    Alias("FLYMQ_PARTITION_DISTRIBUTION_STRATEGY", "partition.distribution_strategy", "placement"),
+    Alias("FLYMQ_DEFAULT_REPLICATION_FACTOR", "partition.default_replication_factor", "replication_factor"),
+    Alias("FLYMQ_AUTO_REBALANCE_ENABLED", "partition.auto_rebalance_enabled", "auto_rebalance", flymq_boolean),
+    Alias("FLYMQ_AUTO_REBALANCE_INTERVAL", "partition.auto_rebalance_interval", "rebalance_interval_s"),
+    Alias("FLYMQ_REBALANCE_THRESHOLD", "partition.rebalance_threshold", "rebalance_threshold"),
     Alias("FLYMQ_RETENTION_BYTES", "retention_bytes", "retention_bytes"),
     Alias("FLYMQ_SEGMENT_BYTES", "segment_bytes", "segment_bytes"),
     Alias("FLYMQ_ACKS", "performance.acks", "durability", _acks),
@@ -119,22 +134,6 @@ def _front_end(name: str) -> tuple[str, ...]:
 
 
 ABSENT: Final = (
-    Absent(
-        "clusters",
-        ("cluster_addr", "advertise_addr", "advertise_cluster", "peers", "discovery."),
-        ("FLYMQ_CLUSTER_ADDR", "FLYMQ_ADVERTISE_ADDR", "FLYMQ_ADVERTISE_CLUSTER", "FLYMQ_PEERS"),
-    ),
-    Absent(
-        "replicas and rebalancing",
-        ("partition.",),
-        (
-            "FLYMQ_PARTITION_DISTRIBUTION_STRATEGY",
-            "FLYMQ_DEFAULT_REPLICATION_FACTOR",
-            "FLYMQ_AUTO_REBALANCE_ENABLED",
-            "FLYMQ_AUTO_REBALANCE_INTERVAL",
-            "FLYMQ_REBALANCE_THRESHOLD",
-        ),
-    ),
     Absent("passwords in configuration files; use BRAID_AUTH_ADMIN_PASSWORD", ("auth.admin_password",), ()),
     Absent("user and ACL files", ("auth.",), ("FLYMQ_AUTH_USER_FILE", "FLYMQ_AUTH_ACL_FILE")),
     Absent(

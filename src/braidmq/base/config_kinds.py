@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from braidmq.base.config_keys import ApiKey, parse_api_key
 from braidmq.base.config_links import FederationLink, Upstream, parse_federation_link, parse_upstream
-from braidmq.base.config_listen import HttpListen, Listen, parse_http_listen, parse_listen
+from braidmq.base.config_listen import HttpListen, Listen, parse_http_listen, parse_listen, split_address
 
 T = TypeVar("T")
 S = TypeVar("S", bound=str)
@@ -233,6 +233,67 @@ def text(length_max: int) -> Kind[str]:
         return found
 
     return Kind("text", takes, read, str)
+
+
+def optional_text(length_max: int) -> Kind[str]:
+    """Text that may be empty."""
+    takes = f"up to {length_max} characters"
+
+    def read(value: object) -> str:
+        found = "" if value is None else _read_text(value)
+        if len(found) > length_max:
+            raise ValueError(f"{len(found)} characters; it takes {takes}")
+        return found
+
+    return Kind("text", takes, read, str)
+
+
+def share() -> Kind[float]:
+    """A part of a whole, from 0 to 1."""
+
+    def read(value: object) -> float:
+        try:
+            found = float(str(value)) if not isinstance(value, bool) else math.nan
+        except ValueError:
+            found = math.nan
+        if not 0 <= found <= 1:
+            raise ValueError(f"`{value}` is not a number from 0 to 1")
+        return found
+
+    return Kind("share", "a number from 0 to 1", read, lambda value: f"{value:g}")
+
+
+def optional_address(usual_port: int) -> Kind[str | None]:
+    """host:port, or none when empty."""
+
+    def read(value: object) -> str | None:
+        found = "" if value is None else _read_text(value)
+        return _address(found, usual_port) if found else None
+
+    return Kind("address", "host:port", read, lambda value: value or "")
+
+
+def addresses(usual_port: int) -> Kind[tuple[str, ...]]:
+    """Any number of addresses: a list, or text with commas."""
+
+    def read(value: object) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(_address(_read_text(item), usual_port) for item in _items(value)))
+
+    return Kind("addresses", "host:port", read, _show_all, repeats=True)
+
+
+def _address(text: str, usual_port: int) -> str:
+    host, port = split_address(text, usual_port)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def endpoints() -> Kind[tuple[str, ...]]:
+    """Any number of HTTP servers: a list, or text with commas."""
+
+    def read(value: object) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(parse_http_listen(_read_text(item), 2379)) for item in _items(value)))
+
+    return Kind("endpoints", "http:// or https:// with host:port", read, _show_all, repeats=True)
 
 
 def ipv4_address() -> Kind[str | None]:

@@ -13,6 +13,8 @@ from typing import Final
 
 PORTS: Final = {"flymq": 9092, "blipmq": 7878, "fq": 8765}
 """The port where the programs of each protocol look first."""
+CLUSTER_PORT: Final = 9093
+"""Where nodes of a cluster look for each other."""
 SCHEMES: Final = tuple(protocol + tls for protocol in PORTS for tls in ("", "s"))
 DIALECTS: Final = ("auto", "documented", "v126")
 PORT_MAX: Final = 65535

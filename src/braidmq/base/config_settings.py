@@ -22,16 +22,18 @@ from braidmq.base import limits
 from braidmq.base.config_keys import ApiKey
 from braidmq.base.config_kinds import Kind
 from braidmq.base.config_links import FederationLink, Upstream
-from braidmq.base.config_listen import PORTS, HttpListen, Listen
+from braidmq.base.config_listen import CLUSTER_PORT, PORTS, HttpListen, Listen
 
 T = TypeVar("T")
 
-Durability = Literal["none", "os", "fsync"]
+Durability = Literal["none", "os", "fsync", "quorum"]
 LogLevel = Literal["debug", "info", "warn", "error"]
 LogFormat = Literal["text", "json"]
 Overflow = Literal["drop_oldest", "drop_new", "block"]
 TimestampUnit = Literal["s", "ms", "us", "ns"]
 Framing = Literal["flatbuffers", "binary1", "legacy"]
+QuorumDriver = Literal["auto", "local", "managed", "etcd"]
+Placement = Literal["round-robin", "least-loaded", "rack-aware"]
 TlsIdentity = Literal["none", "cn", "san-dns", "san-email", "san-uri"]
 
 ENV_PREFIX: Final = "BRAID_"
@@ -94,8 +96,9 @@ class Config:
     )
     durability: Durability = _setting(
         "fsync",
-        kinds.choice("none", "os", "fsync"),
-        "What an ack means: `none` received, `os` written to the operating system, `fsync` on disk. Topics may override it.",
+        kinds.choice("none", "os", "fsync", "quorum"),
+        "What an ack means: `none` received, `os` written to the operating system, `fsync` on disk, `quorum` on disk at all "
+        "replicas that are in sync (on one machine as `fsync`). Topics may override it.",
     )
     ready_file: str | None = _setting(
         None, kinds.optional_path(), "JSON file with the listening addresses, written once the broker accepts connections."
@@ -315,6 +318,110 @@ class Config:
     fq_http: bool = _setting(True, kinds.boolean(), "Whether fq ports answer HTTP: `/submit`, `/stats.json` and files.")
     fq_web_root: str | None = _setting(None, kinds.optional_path(), "Directory of the files that fq ports answer HTTP with.")
 
+    cluster_listen: str | None = _setting(
+        None,
+        kinds.optional_address(CLUSTER_PORT),
+        "Where other nodes of a cluster reach this broker; without it the broker stays alone. Gossip uses the same port by UDP.",
+    )
+    cluster_advertise: str | None = _setting(
+        None,
+        kinds.optional_address(CLUSTER_PORT),
+        "The same address as others have to dial it.",
+        default_text="cluster_listen, or this machine's address where that is any interface",
+    )
+    client_advertise: str | None = _setting(
+        None,
+        kinds.optional_address(PORTS["flymq"]),
+        "Where clients are sent that need this broker.",
+        default_text="the first FlyMQ listener, or this machine's address where that is any interface",
+    )
+    cluster_id: str = _setting(
+        "",
+        kinds.optional_text(64),
+        "Name of the cluster; nodes of another one are refused.",
+        default_text="made up by the first node",
+    )
+    join_token_file: str | None = _setting(
+        None,
+        kinds.optional_path(),
+        "File with the secret that all nodes of a cluster share, 16 characters or more, unless `BRAID_JOIN_TOKEN` holds it.",
+    )
+    peers: tuple[str, ...] = _setting(
+        (),
+        kinds.addresses(CLUSTER_PORT),
+        "Cluster addresses of nodes through which this one comes in. All nodes may have the same list: whose own address is the "
+        "first of it begins the cluster, as does a node without a list.",
+    )
+    quorum: QuorumDriver = _setting(
+        "auto",
+        kinds.choice("auto", "local", "managed", "etcd"),
+        "What keeps the metadata of a cluster: `local` a log of this broker, for one node; `managed` an etcd that the nodes run "
+        "themselves; `etcd` one that is there already. `auto` is `local` without `cluster_listen`, `etcd` with `quorum_endpoints`, "
+        "and `managed` otherwise.",
+    )
+    quorum_endpoints: tuple[str, ...] = _setting((), kinds.endpoints(), "Members of an etcd that is there already.")
+    quorum_prefix: str = _setting("braidmq/", kinds.text(255), "What the keys of this cluster begin with in that etcd.")
+    quorum_user: str = _setting(
+        "", kinds.optional_text(255), "User of that etcd. The password is in `BRAID_QUORUM_PASSWORD` or `quorum_password_file`."
+    )
+    quorum_password_file: str | None = _setting(None, kinds.optional_path(), "File with the password of `quorum_user`.")
+    quorum_tls_ca_file: str | None = _setting(None, kinds.optional_path(), "PEM authorities that sign the members of that etcd.")
+    quorum_tls_cert_file: str | None = _setting(None, kinds.optional_path(), "PEM certificate that is shown to that etcd.")
+    quorum_tls_key_file: str | None = _setting(None, kinds.optional_path(), "PEM private key of `quorum_tls_cert_file`.")
+    etcd_client_listen: str | None = _setting(
+        None,
+        kinds.optional_address(2379),
+        "Where the etcd that this node runs answers brokers.",
+        default_text="the host of cluster_advertise, port 2379",
+    )
+    etcd_peer_listen: str | None = _setting(
+        None,
+        kinds.optional_address(2380),
+        "Where the etcd that this node runs answers its other members.",
+        default_text="the host of cluster_advertise, port 2380",
+    )
+    cluster_tls_cert_file: str | None = _setting(
+        None, kinds.optional_path(), "PEM certificate that nodes show each other; with key and authority all between nodes is TLS."
+    )
+    cluster_tls_key_file: str | None = _setting(None, kinds.optional_path(), "PEM private key of `cluster_tls_cert_file`.")
+    cluster_tls_ca_file: str | None = _setting(
+        None, kinds.optional_path(), "PEM authority of the cluster, which signs its nodes and nothing else."
+    )
+    session_timeout_s: float = _setting(
+        6.0, kinds.duration(1, 3600), "Silence after which the quorum takes a node for gone. Most losses are noticed earlier."
+    )
+    gossip: bool = _setting(
+        True, kinds.boolean(), "Whether nodes tell each other by UDP who is there: a hint that shortens failovers."
+    )
+    discovery: bool = _setting(
+        False, kinds.boolean(), "Whether this node answers `braid discover` and `flymq-discover` in the local network, by mDNS."
+    )
+    replication_factor: int = _setting(
+        3, kinds.count(1, 100), "Replicas of a topic's partitions, or as many as there are nodes where these are fewer."
+    )
+    min_insync: int = _setting(
+        2, kinds.count(1, 100), "Replicas that must have a record before it is acknowledged; 1 where there is one replica."
+    )
+    replica_lag_s: float = _setting(
+        10.0, kinds.duration(0.1, 3600), "How long a replica may lack what its leader has before it is not in sync any more."
+    )
+    catch_up_bytes_per_s: int = _setting(
+        100 * limits.MIB,
+        kinds.size(64 * limits.KIB, 1 << 40),
+        "How fast a node copies what it lacks, so that clients are not starved.",
+    )
+    placement: Placement = _setting(
+        "round-robin",
+        kinds.choice("round-robin", "least-loaded", "rack-aware"),
+        "How partitions are laid out over nodes.",
+    )
+    rack: str = _setting("", kinds.optional_text(64), "Where this node stands, for `rack-aware` placement.")
+    auto_rebalance: bool = _setting(False, kinds.boolean(), "Whether leaders move by themselves so that nodes lead about as many.")
+    rebalance_interval_s: float = _setting(300.0, kinds.duration(1, _DAY_S), "Time between two looks whether leaders should move.")
+    rebalance_threshold: float = _setting(
+        0.2, kinds.share(), "Unevenness that is left alone: how much more than the average a node may lead."
+    )
+
     admin_enabled: bool = _setting(True, kinds.boolean(), "Whether the admin API and the web console are served.")
     admin_listen: HttpListen = _setting(
         HttpListen("http", "127.0.0.1", 9096), kinds.http_listener(9096), "Where the admin API and the web console are served."
@@ -355,6 +462,22 @@ class Config:
         return {name: listen for name, (enabled, listen) in servers.items() if enabled}
 
     @property
+    def quorum_driver(self) -> Literal["local", "managed", "etcd"]:
+        """What `quorum` comes to."""
+        if self.quorum != "auto":
+            return self.quorum
+        if self.cluster_listen is None:
+            return "local"
+        return "etcd" if self.quorum_endpoints else "managed"
+
+    @property
+    def cluster_tls(self) -> tuple[str, str, str] | None:
+        """Files of certificate, key and authority between nodes; None where nodes do not speak TLS."""
+        files = (self.cluster_tls_cert_file, self.cluster_tls_key_file, self.cluster_tls_ca_file)
+        certificate, key, authority = files
+        return None if certificate is None or key is None or authority is None else (certificate, key, authority)
+
+    @property
     def fq_node(self) -> bytes:
         """The four bytes of `fq_node_id`, which belong to no machine where they are made up."""
         if self.fq_node_id is not None:
@@ -382,6 +505,8 @@ OTHER_VARIABLES: Final[dict[str, str]] = {
     "BRAID_PASSWORD": "Password with which clients and the command line log in. Shown nowhere.",
     "BRAID_PURE": "`1` runs the plain-Python twin of the compiled hot path.",
     "BRAID_AUTH_ADMIN_PASSWORD": "Password of the administrator that a start with `auth_enabled` creates. Shown nowhere.",
+    "BRAID_JOIN_TOKEN": "Secret that all nodes of a cluster share, 16 characters or more. Shown nowhere.",
+    "BRAID_QUORUM_PASSWORD": "Password of `quorum_user`. Shown nowhere.",
     "BRAID_ENCRYPTION_KEY": "Key with which clients encrypt values, and a broker with `encryption_enabled` its data.",
     "BRAID_ENCRYPTION_KEYS": "Keys of a broker with `encryption_enabled`, separated by commas: the last one encrypts, all decrypt.",
 }

@@ -189,6 +189,28 @@ _ROWS: Final = (
     # --- the broker
     ErrorSpec("CONNECTION_LIMIT", "the broker already serves {limit} connections", 503, 7, "Close idle clients, or raise `max_connections`.", True),
     ErrorSpec("NOT_READY", "the broker is {state}", 503, 7, "It recovers its log, or stops; `/ready` on the health port says when it is back.", True),
+    # --- the cluster
+    ErrorSpec("NODE_UNREACHABLE", "node {node} does not answer: {reason}", 503, 7,
+              "The outcome is unknown. Check that the node runs and that its cluster address is reachable from here.", True),
+    ErrorSpec("QUORUM_UNAVAILABLE", "the metadata quorum does not answer: {reason}", 503, 7,
+              "Records are served as before; changes of leaders and members wait. Check that a majority of the etcd members run.", True),
+    ErrorSpec("ETCD_UNUSABLE", "cannot run an etcd: {reason}. Install it with: {command}", 501, 7,
+              "Run the command of the message, or name the endpoints of an etcd that runs already in `quorum_endpoints`."),
+    ErrorSpec("NOT_LEADER", "not leader: {reason}", 421, 7,
+              "Ask the node at that address, or again where none is named; `braid cluster leaders` shows who leads what.", True),
+    ErrorSpec("COORDINATOR_MOVED", "not leader: another node coordinates since this was asked, and the outcome is unknown", 503, 7,
+              "Ask again: what was done already is not done twice where the request names its producer, writer or transaction.", True),
+    # --- replication
+    ErrorSpec("LEADER_MOVED", "not leader: another node leads {topic}/{partition} since this was sent, and the outcome is unknown", 503, 7,
+              "Send it again: an idempotent producer's records are stored once all the same.", True),
+    ErrorSpec("NOT_ENOUGH_REPLICAS", "{topic}/{partition} has {found} replicas in sync and needs {needed}", 503, 7,
+              "Bring the missing nodes back, or lower the topic's `min_insync`. What was sent meanwhile may be stored yet.", True),
+    ErrorSpec("REPLICA_DIVERGED", "{topic}/{partition}: the leader lacks records from offset {offset} on that were readable up to {watermark}", 500, 7,
+              "Nothing was removed. A disk of the leader lost what it had promised to keep: restore it, or retire this replica by hand."),
+    ErrorSpec("CLUSTER_REFUSED", "{node} and this node do not belong together: {reason}", 403, 6,
+              "All nodes of a cluster have the same `cluster_id` and `join_token`, and each has a `node_id` of its own."),
+    ErrorSpec("DISCOVERY_UNAVAILABLE", "cannot look for nodes in the local network: {reason}", 501, 7,
+              "Install the extra: `pip install 'braidmq[cluster]'`. A network without multicast needs `peers` instead."),
     # --- the admin API
     ErrorSpec("NO_SUCH_PATH", "there is nothing at {path}", 404, 8, "`/api/v1/openapi.json` lists every path."),
     ErrorSpec("METHOD_NOT_ALLOWED", "{path} does not take {method}", 405, 8, "The header Allow names the methods it takes."),

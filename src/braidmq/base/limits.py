@@ -369,6 +369,30 @@ LIVE_STREAMS_MAX: Final = 64
 REQUEST_ID_CHARACTERS_MAX: Final = 128
 """A request id that a caller brings along; a longer one is replaced."""
 
+# --- the cluster
+QUORUM_CHANGES_KEPT: Final = 10_000
+"""Changes of the metadata quorum of one machine that a watcher may have missed and still gets one by one."""
+QUORUM_ANSWER_BYTES_MAX: Final = 16 * MIB
+"""One answer of etcd: thousands of times what a cluster keeps there."""
+CLUSTER_HELLO_BYTES_MAX: Final = 4 * KIB
+"""A frame of a node that has not yet proved that it belongs to the cluster."""
+CLUSTER_HELLO_SECONDS_MAX: Final = 10.0
+"""Time in which a node proves it."""
+CLUSTER_GREETINGS_MAX: Final = 64
+"""Connections that have not yet proved it, at a time; further ones are closed."""
+CLUSTER_CALLS_MAX: Final = 1024
+"""Calls of one node that are answered at a time; past it, its connection is not read."""
+CLUSTER_TOKEN_CHARACTERS_MIN: Final = 16
+"""A join token that is shorter can be guessed from what nodes say to each other."""
+GOSSIP_PACKET_BYTES_MAX: Final = 8 * KIB
+"""One packet of gossip, with names as long as they may be; usual ones pass every network in one piece."""
+GOSSIP_RUMOURS_BYTES_MAX: Final = 1000
+"""What a packet of gossip tells, where it tells of more than one node."""
+GOSSIP_MEMBERS_MAX: Final = 1000
+"""Nodes that gossip knows; a cluster of that size has other worries."""
+GOSSIP_RELAYS_MAX: Final = 1000
+"""Pings that a node sends for others at a time."""
+
 # --- pipelines
 PIPELINES_MAX: Final = 1000
 """Pipelines that the broker knows; each is in memory and in every snapshot."""

@@ -134,14 +134,17 @@ class Admission:
         broker = self._broker
         if partition < 0:
             partition = broker.choose_partition(broker.route(topic), b"", -1)
-        log = broker.partition(topic.name, partition, "PARTITION_NOT_FOUND")
+        elif partition >= topic.partitions:
+            raise BraidError("PARTITION_NOT_FOUND", partition=partition)
+        log = broker.log_of(topic, partition)
+        elsewhere = broker.led_elsewhere(topic, partition)
         ttls_ms = None
         if has_times_to_live(batch):
             batch, ttls_ms = split_times_to_live(batch)
         # What is checked here has to be what readers get later: rows and columns that disagree end it.
         batch = bytes(hot.stamp_batch(batch, 0, 0, 0))
         head = layout.read_header(batch)
-        known = log.stored_before(head)
+        known = None if elsewhere else log.stored_before(head)
         if known is not None:
             # Before it is checked: what is stored is stored, whatever the schema says by now.
             await broker.durable(log, known[0] + head.records)
@@ -158,8 +161,11 @@ class Admission:
             batch = _emptied(records, faults, head)
         if ttls_ms is not None:
             batch = with_times_to_live(batch, ttls_ms)
+        if elsewhere:
+            assert broker.peers is not None
+            return StoredBatch(partition, *_in_order(*await broker.peers.produce(topic, partition, batch, faults)))
         staged = broker.stage_batch(topic, partition, batch, faults)
-        await broker.durable(staged.log, staged.base_offset + staged.records)
+        await staged.durability()
         return StoredBatch(partition, staged.base_offset, staged.timestamp, staged.records, staged.duplicate)
 
     async def divide_batch(self, topic: Topic, partition: int, batch: bytes) -> tuple[bytes, bytes]:
@@ -215,6 +221,10 @@ class Admission:
                 shown.append(f"and {len(faults) - len(shown)} more records")
             raise BraidError("SCHEMA_VALIDATION_FAILED", errors="; ".join(shown))
         return faults
+
+
+def _in_order(offset: int, records: int, timestamp: int, duplicate: bool) -> tuple[int, int, int, bool]:
+    return offset, timestamp, records, duplicate
 
 
 def _refusal(identity: tuple[int, ...], records: int, number: int, targets: list[list[Any]]) -> list[Any]:

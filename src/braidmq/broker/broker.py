@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -23,8 +22,10 @@ from braidmq.base.errors import BraidError
 from braidmq.base.figures import Figures
 from braidmq.base.steady_clock import SteadyClock
 from braidmq.broker.admission import Admission, is_open
+from braidmq.broker.away import Away
 from braidmq.broker.backups import Backups
 from braidmq.broker.broker_reads import BrokerReads
+from braidmq.broker.broker_writes import BrokerWrites
 from braidmq.broker.dead_letters import DeadLetters
 from braidmq.broker.delayed import Delayed
 from braidmq.broker.expired_letters import ExpiredLetters
@@ -32,10 +33,11 @@ from braidmq.broker.features import BROKER, SYSTEM, Security
 from braidmq.broker.fq_queues import FqQueues
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.groups import GroupCoordinator
-from braidmq.broker.journal import Journal
+from braidmq.broker.journal import Journal, StateMachine
 from braidmq.broker.machines import PIPELINES, QUEUES, SCHEMAS, TOPICS, MachineGroup
 from braidmq.broker.names import INTERNAL_PREFIX, check_topic
 from braidmq.broker.pace import Pace
+from braidmq.broker.peers import Peers
 from braidmq.broker.pipelines import Pipelines
 from braidmq.broker.push import Hub
 from braidmq.broker.schema_registry import SchemaRegistry
@@ -46,7 +48,7 @@ from braidmq.broker.time_file import TimeFile
 from braidmq.broker.topics import PROPERTIES, Topic, TopicTable, check_properties
 from braidmq.broker.transactions import Transactions
 from braidmq.broker.work import WorkEngine
-from braidmq.log.commit import GroupCommit, SyncJob, ThreadSyncer
+from braidmq.log.commit import GroupCommit, Syncer, SyncJob, ThreadSyncer
 from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings, PartitionLog
 from braidmq.security.accounts import Caller
@@ -64,22 +66,14 @@ _OPENING_STEPS: Final = 5
 logger = logging.getLogger("braidmq.broker")
 
 
-@dataclass(slots=True)
-class StagedBatch:
-    """A batch on its way into a partition."""
-
-    log: PartitionLog
-    base_offset: int
-    records: int
-    timestamp: int
-    duplicate: bool
-
-    def when_durable(self, callback: Callable[[BraidError | None], None]) -> None:
-        _when_durable(self.log, self.base_offset + self.records, callback)
-
-
-class Broker(BrokerReads):
-    def __init__(self, settings: BrokerSettings, disk: Disk, clock: Clock) -> None:
+class Broker(BrokerReads, BrokerWrites):
+    def __init__(
+        self, settings: BrokerSettings, disk: Disk, clock: Clock, *, syncer: Syncer | None = None,
+        machines: Mapping[str, StateMachine] | None = None,
+    ) -> None:
+        """`syncer` stands in for the thread that syncs, where there are no threads. `machines` are more machines of the metadata
+        journal, by name, for a broker that belongs to a cluster: its logs are replicated.
+        """
         self.settings = settings
         self.clock = clock
         self.disk = disk
@@ -91,11 +85,12 @@ class Broker(BrokerReads):
         self._cpu = ThreadPoolExecutor(2, thread_name_prefix="braid-cpu")
         """Passwords and schemas: nobody who reads waits behind them."""
         self.figures = Figures()
-        syncer = ThreadSyncer(disk, self._loop.call_soon_threadsafe, clock, self.figures.sync_s.observe)
+        syncer = syncer or ThreadSyncer(disk, self._loop.call_soon_threadsafe, clock, self.figures.sync_s.observe)
         self.commit = GroupCommit(clock, syncer, self._loop.call_soon, self.figures)
         self.commit.on_failure = _log_failure
         self.store = LogStore(
-            disk, settings.data_dir, settings.load_keys, encrypt=settings.encryption_enabled, now=self.steady.now_ms
+            disk, settings.data_dir, settings.load_keys, encrypt=settings.encryption_enabled, now=self.steady.now_ms,
+            replicated=machines is not None,
         )
         self.topics = TopicTable(settings.topics_max)
         self.groups = GroupOffsets()
@@ -119,6 +114,10 @@ class Broker(BrokerReads):
         )
         self._metadata: Journal
         self._offsets: Journal
+        self._more_machines = machines or {}
+        self.peers: Peers | None = None
+        """The cluster this broker belongs to; None for one that runs alone. Set before `recover`."""
+        self.away = Away(self)
         self.work = WorkEngine(self)
         self.transactions = Transactions(self, settings.transaction_timeout_s)
         self.stages = Stages(self, settings.stage_timeout_s)
@@ -131,39 +130,47 @@ class Broker(BrokerReads):
         self.documents: dict[str, Callable[[], Awaitable[Any]]] = {}
         """What can be asked about the process that the broker runs in, by name. The server fills it."""
         self._housekeeping: list[asyncio.Task[None]] = []
+        self._coordinating: list[asyncio.Task[None]] = []
+        """What only runs where the broker coordinates."""
         self._members_checked_s = 0.0
         self._members_excused = False
         self._deletions: set[asyncio.Task[bool]] = set()
+        self._removals: set[asyncio.Task[None]] = set()
+        """Files of deleted topics and partitions on their way out."""
+        self._topics_leaving: dict[int, asyncio.Task[None]] = {}
+        """Those of whole topics, by id, until they are gone; or, where that failed, until who deleted it has been told."""
         self._polls: set[asyncio.Event] = set()
         self._stopping = False
 
     # --- start and stop
 
     async def start(self) -> None:
-        """Recover everything; when this returns, clients may come."""
+        """Recover everything and coordinate; when this returns, clients may come. For a broker that runs alone."""
+        await self.recover()
+        try:
+            await self.coordinate()
+        except BaseException:
+            self._abandon()
+            raise
+
+    async def recover(self) -> None:
+        """Find what the disk holds. In a cluster this is only what is certain: snapshots, and logs whose ends others may
+        correct."""
         self.store.open()
         try:
             self.backups.remove_leftovers()
             self._time_file.resume()
             await self._keep_time()
             await self._loop.run_in_executor(self._io, self._recover)
-            # Behind the marks of expired letters nothing may expire any more.
-            self.steady.at_least(self.work.table.letters.latest_expiry_ms)
-            await self.work.start()
-            await self.security.ensure_admin()
         except BaseException:
-            self.store.abandon()
-            self.commit.close()
-            self._io.shutdown()
-            self._cpu.shutdown()
+            self._abandon()
             raise
+        self._metadata.on_applied = self._metadata_applied
+        self.work.journal.on_applied = self.work.applied
         self._housekeeping = [
             asyncio.create_task(self._every(self.settings.checkpoint_interval_s, self.checkpoint)),
             asyncio.create_task(self._every(self.settings.retention_interval_s, self.apply_retention)),
-            asyncio.create_task(self._every(limits.MEMBERS_CHECK_SECONDS, self._check_members)),
-            asyncio.create_task(self._every(_WORK_CHECK_SECONDS, self._check_work)),
         ]
-        self.delayed.start()
         self.security.note("system.start", SYSTEM, "", self.security.settings.node_id, "start")
         report = self.store.report
         logger.info(
@@ -172,23 +179,62 @@ class Broker(BrokerReads):
             report.bytes_truncated,
         )
 
+    def _abandon(self) -> None:
+        for task in self._housekeeping:
+            task.cancel()
+        self.store.abandon()
+        self.commit.close()
+        self._io.shutdown()
+        self._cpu.shutdown()
+
+    async def coordinate(self) -> None:
+        """Begin with what one broker does for all: groups, transactions, delayed messages, letters, decided work."""
+        # Behind the marks of expired letters nothing may expire any more.
+        self.steady.at_least(self.work.table.letters.latest_expiry_ms)
+        await self.work.start(wait=self.peers is None)
+        await self.security.ensure_admin()
+        self._coordinating = [
+            asyncio.create_task(self._every(limits.MEMBERS_CHECK_SECONDS, self._check_members)),
+            asyncio.create_task(self._every(_WORK_CHECK_SECONDS, self._check_work)),
+        ]
+        self.delayed.start()
+
+    async def resign(self) -> None:
+        """Another broker coordinates: forget what lives in memory only, and carry on nothing."""
+        tasks, self._coordinating = self._coordinating, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        error = BraidError("COORDINATOR_MOVED")
+        for journal in self._journals():
+            journal.give_up_posted(error)
+        await self.delayed.stop()
+        self.transactions.resign()
+        self.coordinator.members.close()
+        await self.work.resign()
+
     def _recover(self) -> None:
         store = self.store
         security = self.security
-        push = {**self.push.machines(), QUEUES: self.fq.table, PIPELINES: self.pipelines.table}
+        push = {**self.push.machines(), QUEUES: self.fq.table, PIPELINES: self.pipelines.table, **self._more_machines}
         machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table, **push})
+        alone = self.peers is None
         self._metadata = Journal(self.disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
         self._offsets = Journal(self.disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
-        self._metadata.replay()
-        self._offsets.replay()
-        self.groups.keep_topics(lambda topic_id: self.topics.by_id(topic_id) is not None)
-        self.work.open(self._metadata_settings)
+        for journal in (self._metadata, self._offsets):
+            journal.replay() if alone else journal.load()
+        if alone:
+            self.groups.keep_topics(lambda topic_id: self.topics.by_id(topic_id) is not None)
+        self.work.open(self._metadata_settings, alone=alone)
         trail = None
         wanted = security.settings
         if wanted.audit_enabled:
             kept = audit_settings(self.settings.defaults.level, wanted.audit_retention_days, wanted.audit_retention_bytes)
             trail = store.internal("audit", kept)
         security.open(trail, self.commit, self.submit_metadata, self.beside, self.compute)
+        if not alone:
+            # What topics there are is known when the journals have caught up with the cluster.
+            return
         store.remove_leftovers(lambda topic_id: self.topics.by_id(topic_id) is not None, self.topics.next_id)
         if not store.report.clean:
             for topic_id, partitions in list(store.partitions_on_disk()):
@@ -205,9 +251,10 @@ class Broker(BrokerReads):
         """Make everything durable and say so; afterwards a start reads nothing."""
         self.coordinator.members.close()
         self.security.note("system.stop", SYSTEM, "", self.security.settings.node_id, "stop")
-        for task in self._housekeeping:
+        for task in (*self._housekeeping, *self._coordinating):
             task.cancel()
-        await asyncio.gather(*self._housekeeping, *self._deletions, return_exceptions=True)
+        await asyncio.gather(*self._housekeeping, *self._coordinating, *self._deletions, return_exceptions=True)
+        await asyncio.gather(*self._removals, return_exceptions=True)
         await self.backups.stop()
         await self._finish_work()
         self.commit.flush()
@@ -292,7 +339,17 @@ class Broker(BrokerReads):
 
     async def submit_metadata(self, machine: str, command: list[Any]) -> Any:
         """Make a command of one of the metadata machines durable and apply it. The journal exists only after recovery."""
-        return await self._metadata.submit([machine, *command])
+        return await self.submit("metadata", [machine, *command])
+
+    async def submit(self, journal: str, command: list[Any]) -> Any:
+        """Have a command appended to one of the journals, on whichever node that happens; what its machine here answers."""
+        if self.peers is None or self.peers.coordinates:
+            return await self.journals[journal].submit(command)
+        return await self.peers.submit(journal, command)
+
+    @property
+    def journals(self) -> dict[str, Journal]:
+        return {"metadata": self._metadata, "offsets": self._offsets, "work": self.work.journal}
 
     def _fail_unsynced(self, logs: list[PartitionLog], job: SyncJob) -> None:
         """Partitions below level `fsync` learn only here that their disk fails."""
@@ -353,9 +410,42 @@ class Broker(BrokerReads):
         command = self.topics.create(name, partitions or 1, self.clock.now_ms(), properties or {})
         topic: Topic = await self.submit_metadata(TOPICS, command)
         self.security.note("topic.create", by.principal, by.address, name, action, partitions=str(topic.partitions))
-        self.coordinator.topic_changed(name)
-        self.push.topic_created(topic)
+        if self.peers is not None:
+            await self.peers.placed(topic)
         return topic
+
+    def _metadata_applied(self, command: list[Any], outcome: Any) -> None:
+        """Follow a change of the topics, whoever made it."""
+        match command:
+            case ["topics", "create", *_]:
+                self.coordinator.topic_changed(outcome.name)
+                self.push.topic_created(outcome)
+            case ["topics", "configure", *_]:
+                self._topic_configured(outcome)
+            case ["topics", "delete", *_] if outcome is not None:
+                self._drop_route(outcome)
+                self.store.retire_topic(outcome.id, outcome.partitions)
+                self.coordinator.topic_removed(outcome)
+                self._topics_leaving[outcome.id] = self._remove_beside(
+                    partial(self.store.remove_topic_files, outcome.id), partial(self._topics_leaving.pop, outcome.id, None)
+                )
+
+    def _remove_beside(self, action: Callable[[], None], removed: Callable[[], object] | None = None) -> asyncio.Task[None]:
+        """Remove files beside the loop; what stays is explained in the log, and goes with the next start."""
+        removal = asyncio.create_task(self.beside(action))
+        self._removals.add(removal)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._removals.discard(task)
+            if task.cancelled():
+                return
+            if task.exception() is not None:
+                logger.error("files of a deleted topic or partition stay until the next start: %s", task.exception())
+            elif removed is not None:
+                removed()
+
+        removal.add_done_callback(done)
+        return removal
 
     async def auto_create(self, name: str, partitions: int | None = None, by: Caller = BROKER) -> Topic:
         """The topic a producer named, created when missing and allowed."""
@@ -385,12 +475,12 @@ class Broker(BrokerReads):
         gone: Topic | None = await self.submit_metadata(TOPICS, self.topics.delete(name))
         if gone is None:
             return False
-        self._drop_route(gone)
-        self.store.retire_topic(gone.id, gone.partitions)
-        self.coordinator.topic_removed(gone)
-        await self._offsets.submit(self.groups.forget_topic(gone.id))
+        await self.submit("offsets", self.groups.forget_topic(gone.id))
         await self.work.forget_topic(gone.id)
-        await self._loop.run_in_executor(self._io, self.store.remove_topic_files, gone.id)
+        # Readers and producers know already; whoever asked may count on the files being gone, too.
+        removal = self._topics_leaving.pop(gone.id, None)
+        if removal is not None:
+            await removal
         return True
 
     async def configure_topic(self, name: str, properties: Mapping[str, str]) -> Topic:
@@ -401,15 +491,16 @@ class Broker(BrokerReads):
         check_properties({key: value for key, value in properties.items() if value or key not in PROPERTIES})
         self._check_binding(properties)
         topic: Topic = await self.submit_metadata(TOPICS, self.topics.configure(name, properties))
+        return topic
+
+    def _topic_configured(self, topic: Topic) -> None:
         # What came in before belongs to the settings before.
         self.commit.flush()
         self._drop_route(topic)
-        self.expired_letters.look_again()
         settings = topic.settings(self.settings.defaults)
         for partition in range(topic.partitions):
             self.store.reconfigure(topic.id, partition, settings)
         self.expired_letters.look_again()
-        return topic
 
     def _check_binding(self, properties: Mapping[str, str]) -> None:
         """A topic can only be bound to a schema that is there."""
@@ -447,6 +538,20 @@ class Broker(BrokerReads):
             log = self.store.partition(topic.id, topic.name, partition, topic.settings(self.settings.defaults))
         return log
 
+    def internal_logs(self) -> dict[str, PartitionLog]:
+        """The broker's own logs that a cluster replicates, by name."""
+        work = self.work
+        journals = {name: journal.log for name, journal in self.journals.items()}
+        return journals | {"staging": work.staging.log, "delayed": work.delayed.log, "stages": work.stages.log}
+
+    def drop_partition(self, topic_id: int, partition: int) -> None:
+        """This broker does not have a partition any more: others do."""
+        self.store.retire_partition(topic_id, partition)
+        topic = self.topics.by_id(topic_id)
+        if topic is not None:
+            self._drop_route(topic)
+        self._remove_beside(partial(self.store.remove_partition, topic_id, partition))
+
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
         """The log of a partition that the topic has."""
         return self._log(topic, partition)
@@ -456,87 +561,9 @@ class Broker(BrokerReads):
         topic = self.topic(name)
         if not 0 <= partition < topic.partitions:
             raise BraidError(error, partition=partition)
+        if self.peers is not None and not self.peers.leads(topic.id, partition):
+            raise self.peers.not_leader(topic.id, partition)
         return self._log(topic, partition)
-
-    def choose_partition(self, route: hot.Route, key: bytes, partition: int) -> int:
-        """Where a record goes: as asked, else by its key, else in turn."""
-        partitions = len(route.accumulators)
-        if partition >= partitions:
-            raise BraidError("PARTITION_NOT_FOUND", partition=partition)
-        if partition >= 0:
-            return partition
-        if partitions == 1:
-            return 0
-        if key:
-            return hot.fnv1a(key) % partitions
-        chosen = route.counter % partitions
-        route.counter += 1
-        return chosen
-
-    async def durable(self, log: PartitionLog, end_offset: int) -> None:
-        """Wait until everything below `end_offset` is as durable as its topic promises."""
-        await self.durability(log, end_offset)
-
-    def durability(self, log: PartitionLog, end_offset: int) -> asyncio.Future[None]:
-        """What `durable` waits for. To be asked for in the turn that brings the records: a write may fail at its end."""
-        waiting: asyncio.Future[None] = self._loop.create_future()
-
-        def told(error: BraidError | None) -> None:
-            if not waiting.done():
-                if error is None:
-                    waiting.set_result(None)
-                else:
-                    waiting.set_exception(error)
-
-        _when_durable(log, end_offset, told)
-        return waiting
-
-    # --- producing, for everything but the hot path
-
-    async def append(
-        self, topic: Topic, partition: int, key: bytes, value: bytes, *, ttl_ms: int = 0, attrs: bytes = b""
-    ) -> tuple[int, int, int]:
-        """Store one record; returns partition, offset and timestamp once it is durable. A `ttl_ms` of 0 is the topic's."""
-        staged = self.stage(topic, partition, key, value, ttl_ms=ttl_ms, attrs=attrs)
-        await self.durable(staged.log, staged.base_offset + 1)
-        return staged.log.partition, staged.base_offset, staged.timestamp
-
-    def stage(
-        self, topic: Topic, partition: int, key: bytes, value: bytes, *, ttl_ms: int = 0, attrs: bytes = b""
-    ) -> StagedBatch:
-        """Take one record in; it is written at the end of this turn."""
-        if len(key) + len(value) + len(attrs) > limits.RECORD_BYTES_MAX:
-            raise BraidError("RECORD_TOO_LARGE", size=len(key) + len(value) + len(attrs), limit=limits.RECORD_BYTES_MAX)
-        expiry = self.steady.now_ms() + min(ttl_ms, limits.TTL_MS_MAX) if ttl_ms > 0 else 0
-        partition = self.choose_partition(self.route(topic), key, partition)
-        log = self._log(topic, partition)
-        log.check_writable()
-        timestamp = self.commit.now_ms()
-        if log.pending_bytes + len(key) + len(value) > limits.FLUSH_BYTES_TARGET:
-            self.commit.flush()
-            timestamp = self.commit.now_ms()
-        offset = log.accumulator.append(key or None, value, expiry, attrs or None)
-        self.commit.touch(log)
-        return StagedBatch(log, offset, 1, timestamp, False)
-
-    def stage_batch(
-        self, topic: Topic, partition: int, batch: bytes | memoryview, hidden: Collection[int] = ()
-    ) -> StagedBatch:
-        """Take a whole batch in; it is written at the end of this turn. `batch` is copied, its `hidden` records are for nobody."""
-        if len(batch) > limits.RECORD_BYTES_MAX:
-            raise BraidError("INVALID_BATCH", reason=f"{len(batch)} bytes do not fit a frame with their answer")
-        route = self.route(topic)
-        if partition < 0:
-            partition = self.choose_partition(route, b"", -1)
-        elif partition >= topic.partitions:
-            raise BraidError("PARTITION_NOT_FOUND", partition=partition)
-        log = self._log(topic, partition)
-        if log.pending_bytes + len(batch) > limits.FLUSH_BYTES_TARGET:
-            self.commit.flush()
-        base_offset, records, timestamp, duplicate = log.stage_batch(batch, self.commit.now_ms(), hidden)
-        if not duplicate:
-            self.commit.touch(log)
-        return StagedBatch(log, base_offset, records, timestamp, duplicate)
 
     # --- groups; everything else about them is asked of `coordinator`
 
@@ -553,25 +580,19 @@ class Broker(BrokerReads):
 
     def post_offsets(self, command: list[Any]) -> asyncio.Future[Any]:
         """Commit offsets in the same write as what else this turn brings."""
-        return self._offsets.post(command)
+        if self.peers is None or self.peers.coordinates:
+            return self._offsets.post(command)
+        return asyncio.ensure_future(self.peers.submit("offsets", command))
 
     async def _submit_offsets(self, command: list[Any]) -> Any:
         """The journal exists only after recovery, the coordinator before it."""
-        return await self._offsets.submit(command)
+        return await self.submit("offsets", command)
 
     # --- what the outside may ask
 
     def recovery(self) -> dict[str, object]:
         """The `recovery` document: how this broker came up."""
         return self.store.report.document()
-
-
-def _when_durable(log: PartitionLog, end_offset: int, callback: Callable[[BraidError | None], None]) -> None:
-    """Call back when everything below `end_offset` is as durable as its topic promises, or never will be.
-
-    At level `none` a failure is not reported, but the answer follows the write all the same: a read behind it finds the record.
-    """
-    log.when_visible(end_offset, callback if log.settings.level != Level.NONE else lambda _: callback(None))
 
 
 def _log_failure(partition: PartitionLog, error: BraidError) -> None:

@@ -78,12 +78,14 @@ class Delayed:
     # --- start and stop
 
     def start(self) -> None:
+        self._stopped = False
         self._arm()
 
     async def stop(self) -> None:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         if self._delivering is not None:
             await asyncio.gather(self._delivering, return_exceptions=True)
 
@@ -252,7 +254,8 @@ class Delayed:
         broker = self._broker
         topic = broker.topics.get(record.topic) or await broker.create_topic(record.topic, broker.settings.default_partitions)
         partition = broker.choose_partition(broker.route(topic), record.key or b"", record.partition)
-        broker.log_of(topic, partition).check_writable()
+        if not broker.led_elsewhere(topic, partition):
+            broker.log_of(topic, partition).check_writable()
         return topic.id, partition
 
     async def _failed(self, number: int, record: Staged, error: BraidError) -> None:

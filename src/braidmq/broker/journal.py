@@ -4,6 +4,9 @@ A command is appended to an internal partition like any record, and applied when
 so a restart that replays them ends in the same state. From time to time the state is written as a snapshot, and the log
 before it is let go. The newest snapshot that is whole wins; the one before is kept in case it is not.
 
+In a cluster the log of a journal is replicated, and every node has the machine: one node appends, all apply what lies below the
+high watermark, in the same order (`follow`). What others appended is read from the log, what this node appended it knows.
+
 Faults: a crash before the command is durable leaves no trace; after it, the command is replayed. A torn snapshot is
 ignored for the one before it. A log that begins after the snapshot is an error, never a silent gap.
 """
@@ -58,6 +61,17 @@ class Journal:
         """Offset after the last applied command."""
         self._snapshot_at = 0
         self._saving: asyncio.Task[None] | None = None
+        self._posted: dict[int, tuple[list[Any], asyncio.Future[Any]]] = {}
+        """Offset to the command that was appended there by this process, and who waits for its outcome."""
+        self._awaited: dict[int, asyncio.Future[Any]] = {}
+        """Offset to who waits for what another node appended there."""
+        self._recent: dict[int, Any] = {}
+        """Outcomes of others' commands, kept while somebody may still ask for them."""
+        self._asking = 0
+        self._lookouts: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits until everything below an offset is applied."""
+        self.on_applied: Callable[[list[Any], Any], None] | None = None
+        """Told of every command that was applied since the start, and of what the machine answered; not of refused ones."""
 
     async def submit(self, command: list[Any]) -> Any:
         """Make `command` durable, apply it, and return what the state machine answers (or raise what it raises)."""
@@ -65,29 +79,136 @@ class Journal:
 
     def post(self, command: list[Any]) -> asyncio.Future[Any]:
         """As `submit`, for commands that must be in the same write as something else of this turn."""
+        return self.append(command)[1]
+
+    def append(self, command: list[Any]) -> tuple[int, asyncio.Future[Any]]:
+        """As `post`, with the offset of the command."""
         self._log.check_writable()
         if self._log.pending_bytes > limits.FLUSH_BYTES_TARGET:
             self._commit.flush()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         payload = json.dumps(command, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
         offset = self._log.accumulator.append(None, payload)
+        self._posted[offset] = (command, answer)
         self._commit.touch(self._log)
 
         def durable(error: BraidError | None) -> None:
-            if error is not None:
+            if error is None:
+                self._apply_below(offset + 1)
+            elif self._posted.get(offset, (None, None))[1] is answer:
+                del self._posted[offset]
                 _settle(answer, error=error)
-                return
-            assert offset == self._applied, "commands apply in log order"
-            self._applied = offset + 1
-            try:
-                result = self._machine.apply(command)
-            except BraidError as refused:
-                _settle(answer, error=refused)
-            else:
-                _settle(answer, result=result)
 
         self._log.when_visible(offset + 1, durable)
-        return answer
+        return offset, answer
+
+    @property
+    def log(self) -> PartitionLog:
+        return self._log
+
+    @property
+    def applied(self) -> int:
+        """The offset after the last command that was applied."""
+        return self._applied
+
+    def _apply_below(self, end: int) -> None:
+        """Apply what is below `end`, which readers see, in log order."""
+        while self._applied < end:
+            offset = self._applied
+            posted = self._posted.pop(offset, None)
+            if posted is None:
+                self._apply_others(end)
+                continue
+            self._applied = offset + 1
+            self._apply(offset, *posted)
+        if self._lookouts:
+            for lookout in [lookout for lookout in self._lookouts if lookout[0] <= self._applied]:
+                self._lookouts.remove(lookout)
+                _settle(lookout[1])
+
+    def _apply(self, offset: int, command: list[Any], answer: asyncio.Future[Any] | None) -> None:
+        outcome: Any
+        try:
+            outcome = self._machine.apply(command)
+            if self.on_applied is not None:
+                self.on_applied(command, outcome)
+        except BraidError as refused:
+            outcome = refused
+        answer = answer or self._awaited.pop(offset, None)
+        if answer is None:
+            if self._asking:
+                self._recent[offset] = outcome
+        elif isinstance(outcome, BraidError):
+            _settle(answer, error=outcome)
+        else:
+            _settle(answer, result=outcome)
+
+    # --- what others append
+
+    def follow(self) -> None:
+        """Apply from now on whatever comes below the high watermark, whoever appended it."""
+        self._log.watch_tail(self, lambda: self._apply_below(self._log.high_watermark))
+        self._apply_below(self._log.high_watermark)
+
+    def give_up_posted(self, error: BraidError) -> None:
+        """This node does not append any more. What it appended may still be applied, but nobody here can wait for it: the place
+        in the log may get another command."""
+        posted, self._posted = self._posted, {}
+        for _, answer in posted.values():
+            _settle(answer, error=error)
+
+    async def submitted(self, append: Callable[[], Awaitable[int]]) -> Any:
+        """What the machine here answers to a command that `append` has another node append, which gives its offset."""
+        self._asking += 1
+        try:
+            offset = await append()
+            if offset < self._applied:
+                outcome = self._recent.get(offset)
+                if isinstance(outcome, BraidError):
+                    raise outcome
+                return outcome
+            answer = self._awaited.setdefault(offset, asyncio.get_running_loop().create_future())
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._recent.clear()
+        return await answer
+
+    async def caught_up(self, offset: int) -> None:
+        """Wait until everything below `offset` is applied."""
+        if self._applied < offset:
+            reached = asyncio.get_running_loop().create_future()
+            self._lookouts.append((offset, reached))
+            await reached
+
+    def _apply_others(self, end: int) -> None:
+        """Apply commands that lie in the log and were not posted here, up to the next one that was."""
+        for payload in self._read():
+            offset = self._applied
+            if offset >= end or offset in self._posted:
+                return
+            self._applied = offset + 1
+            self._apply(offset, json.loads(payload.decode("utf-8", "surrogatepass")), None)
+
+    def _read(self) -> list[bytes]:
+        """The next commands as they lie in the log."""
+        log = self._log
+        if not log.log_start <= self._applied:
+            raise BraidError(
+                "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied,
+                reason=f"the journal begins at {log.log_start}, after what is known of it",
+            )
+        read = log.read_batches(self._applied, _READ_BYTES, warmed=True)
+        assert not isinstance(read, Cold)
+        payloads, following = hot.decode_records(
+            b"".join(read.slices), self._applied, limits.BATCH_RECORDS_MAX, lambda _offset, _time, _key, value, _attrs: value
+        )
+        if following == self._applied:
+            raise BraidError(
+                "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied,
+                reason="commands are missing from the journal",
+            )
+        return list(payloads)
 
     # --- recovery
 
@@ -105,27 +226,20 @@ class Journal:
                 "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied,
                 reason=f"the journal ends at {log.high_watermark}, before its snapshot",
             )
-        replayed = 0
+        began = self._applied
         while self._applied < log.high_watermark:
-            read = log.read_batches(self._applied, _READ_BYTES, warmed=True)
-            assert not isinstance(read, Cold)
-            payloads, following = hot.decode_records(
-                b"".join(read.slices), self._applied, limits.BATCH_RECORDS_MAX, lambda _offset, _time, _key, value, _attrs: value
-            )
-            for payload in payloads:
+            for payload in self._read():
+                self._applied += 1
                 try:
                     self._machine.apply(json.loads(payload.decode("utf-8", "surrogatepass")))
                 except BraidError:
                     # It was refused when it was first applied, and is refused again for the same reason.
                     logger.debug("a refused command was replayed")
-            if following == self._applied:
-                raise BraidError(
-                    "CORRUPT_LOG", path=log.directory, position=0, offset=self._applied,
-                    reason="commands are missing from the journal",
-                )
-            replayed += len(payloads)
-            self._applied = following
-        return replayed
+        return self._applied - began
+
+    def load(self) -> None:
+        """Rebuild the state from the newest whole snapshot alone: what of the log after it counts is for others to say."""
+        self._load_snapshot()
 
     def _load_snapshot(self) -> None:
         for name in reversed(self._disk.list_directory(self._log.directory)):
@@ -144,6 +258,23 @@ class Journal:
             return
 
     # --- snapshots
+
+    def state(self) -> tuple[int, bytes]:
+        """Everything applied so far as JSON, and the offset after it: for a node whose log begins too late."""
+        pieces = json_pieces(self._machine.snapshot())
+        return self._applied, b"".join(piece.encode("utf-8", "surrogatepass") for piece in pieces)
+
+    def install(self, offset: int, state: bytes) -> None:
+        """Begin with the state of another node, which is kept as a snapshot; only where nothing was applied yet. Blocks."""
+        if self._applied:
+            raise BraidError(
+                "CORRUPT_LOG", path=self._log.directory, position=0, offset=self._applied,
+                reason=f"what the cluster decided up to {offset} is not in any log any more: begin with an empty data directory",
+            )
+        document = json.loads(state.decode("utf-8", "surrogatepass"))
+        self._machine.restore(document)
+        self._write_snapshot(offset, document, [])
+        self._applied = self._snapshot_at = offset
 
     @property
     def snapshot_due(self) -> bool:

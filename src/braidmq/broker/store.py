@@ -30,6 +30,7 @@ from braidmq.log.checkpoint import Checkpoint, PartitionCheckpoint
 from braidmq.log.commit import SyncJob
 from braidmq.log.key_use import keys_in_use
 from braidmq.log.partition import LogSettings, PartitionLog
+from braidmq.log.partition_replica import CLOSED_GATE
 from braidmq.log.recovery import RecoveryReport, open_clean, recover
 from braidmq.log.segment import Segment
 
@@ -51,9 +52,14 @@ class CheckpointDraft:
 class LogStore:
     def __init__(
         self, disk: Disk, data_dir: str, load_keys: LoadKeys = lambda: None, *, encrypt: bool = False,
-        now: Callable[[], int] | None = None,
+        now: Callable[[], int] | None = None, replicated: bool = False,
     ) -> None:
-        """`load_keys` is called when `encrypt` is set or something in the directory is encrypted; expiry is measured by `now`."""
+        """`load_keys` is called when `encrypt` is set or something in the directory is encrypted; expiry is measured by `now`.
+
+        With `replicated` every log but the audit trail is one of several replicas: it opens with a closed gate, and readers see no
+        more of it than they are known to have seen before.
+        """
+        self._replicated = replicated
         self._now = now
         self._disk = disk
         self.data_dir = data_dir
@@ -159,6 +165,9 @@ class LogStore:
                         "recovery of %s/%d: %s; %d bytes removed, next offset %d",
                         topic, partition, found.reason, found.truncated_bytes, found.next_offset,
                     )
+            if self._replicated and name != "internal/audit":
+                log.keep_gate(CLOSED_GATE, known.next_offset if known is not None else 0)
+                log.follow(log.epochs.latest, BraidError("NOT_LEADER", reason=f"no leader elected, partition={partition}"))
             self._open[name] = log
             self.report.partitions_opened += 1
         return log
@@ -193,12 +202,20 @@ class LogStore:
     def retire_topic(self, topic_id: int, partitions: int) -> None:
         """Stop serving a topic that is deleted."""
         for partition in range(partitions):
-            name = f"topics/{topic_id}/{partition}"
-            log = self._open.pop(name, None)
-            if log is not None:
-                log.retire()
-            self._known.pop(name, None)
-            self._saved.pop(name, None)
+            self.retire_partition(topic_id, partition)
+
+    def retire_partition(self, topic_id: int, partition: int) -> None:
+        """Stop serving a partition that is deleted, or that others have now."""
+        name = f"topics/{topic_id}/{partition}"
+        log = self._open.pop(name, None)
+        if log is not None:
+            log.retire()
+        self._known.pop(name, None)
+        self._saved.pop(name, None)
+
+    def remove_partition(self, topic_id: int, partition: int) -> None:
+        """Remove every file of a retired partition. Blocks: call it off the loop."""
+        self._disk.remove_tree(f"{self.data_dir}/topics/{topic_id}/{partition}")
 
     def remove_topic_files(self, topic_id: int) -> None:
         """Remove every file of a retired topic. Blocks: call it off the loop."""
@@ -275,7 +292,9 @@ class LogStore:
             return
         segment, position, offset = place
         cursor = log.expiry_cursor.dump() if log.expiry_cursor is not None else []
-        self._known[name] = PartitionCheckpoint(segment, position, offset, log.producers.dump(offset), cursor)
+        self._known[name] = PartitionCheckpoint(
+            segment, position, offset, log.producers.dump(offset), cursor, log.epochs.dump(offset)
+        )
 
     def save(self, checkpoint: Checkpoint, job: SyncJob) -> None:
         """Sync, then write the checkpoint unless something failed. Blocks: call it off the loop."""

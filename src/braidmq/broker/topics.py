@@ -18,7 +18,7 @@ from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
 
 PROPERTIES: Final[dict[str, str]] = {
-    "durability": "none, os or fsync: what an acknowledgement means for this topic",
+    "durability": "none, os, fsync or quorum: what an acknowledgement means for this topic",
     "segment_bytes": "size at which a segment is closed",
     "segment_age_ms": "age at which a segment is closed",
     "retention_bytes": "bytes kept a partition; 0 keeps everything",
@@ -80,8 +80,8 @@ def check_properties(properties: Mapping[str, str]) -> None:
             known = ", ".join(PROPERTIES)
             raise BraidError("INVALID_ARGUMENT", reason=f"unknown topic property {name!r}; there are {known}")
         if name == "durability":
-            if value not in ("none", "os", "fsync"):
-                raise BraidError("INVALID_ARGUMENT", reason=f"durability {value!r} is not none, os or fsync")
+            if value not in ("none", "os", "fsync", "quorum"):
+                raise BraidError("INVALID_ARGUMENT", reason=f"durability {value!r} is not none, os, fsync or quorum")
             continue
         if name == "schema":
             check_schema_name(value)

@@ -255,8 +255,8 @@ class Transactions:
         try:
             decided = await self._broker.work.decide(command)
         except BraidError as error:
-            if error.code == "STORAGE_FAILED":
-                # Nobody can say what the disk holds. The next start will find the decision there, or not.
+            if error.code in ("STORAGE_FAILED", "COORDINATOR_MOVED"):
+                # Nobody can say what the disk holds. The next start, or the next coordinator, will find the decision there, or not.
                 transaction.state, transaction.in_doubt = "in doubt", error
             raise
         assert decided is not None
@@ -347,6 +347,14 @@ class Transactions:
                 del self._by_owner[transaction.owner]
         if self._by_name.get(transaction.name) is transaction:
             del self._by_name[transaction.name]
+
+    def resign(self) -> None:
+        """Another broker coordinates from now on: what is open ends, as with a restart."""
+        for transaction in list(self._open.values()):
+            if transaction.state == "active":
+                self._end(transaction, "aborted", "coordinator moved")
+            else:
+                transaction.abandoned = True
 
     async def stop(self) -> None:
         """Wait for commits that are on their way."""

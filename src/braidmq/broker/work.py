@@ -29,6 +29,7 @@ from braidmq.broker.delayed_moving import move_survivors
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.journal import Journal
 from braidmq.broker.staging import SEGMENT_BYTES, Staged, Staging
+from braidmq.broker.topics import Topic
 from braidmq.broker.work_table import DELAYED, STAGES, STAGING, Work, WorkTable
 from braidmq.hot import layout
 from braidmq.log.level import Level
@@ -101,22 +102,24 @@ class WorkEngine:
 
     # --- start and stop
 
-    def open(self, settings: LogSettings) -> None:
-        """Find what was decided. Blocks: call it off the loop."""
+    def open(self, settings: LogSettings, *, alone: bool = True) -> None:
+        """Find what was decided; in a cluster only what the snapshot says of it. Blocks: call it off the loop."""
         broker = self._broker
         staged = LogSettings(settings.level, SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0)
         self.journal = Journal(broker.disk, broker.store.internal("work", settings), broker.commit, self.table)
         self.staging = Staging(broker.store.internal("staging", staged), broker.commit, broker.warm)
         self.delayed = Staging(broker.store.internal("delayed", staged), broker.commit, broker.warm)
         self.stages = Staging(broker.store.internal("stages", staged), broker.commit, broker.warm)
-        self.journal.replay()
-        self._next = self.table.reserved
+        self.journal.replay() if alone else self.journal.load()
 
-    async def start(self) -> None:
-        """Finish what was decided before the last end, as far as the disk allows."""
+    async def start(self, *, wait: bool = True) -> None:
+        """Finish what was decided before the last end, as far as the disk allows; `tick` does it where nobody is to wait for
+        others."""
+        self._next = self.table.reserved
         for work in list(self.table.work.values()):
             self._hold(work)
-            await self._try(work)
+            if wait:
+                await self._try(work)
         for log in self._broker.store.open_partitions():
             for number in log.producers.work_numbers():
                 if number not in self.table.work:
@@ -148,6 +151,24 @@ class WorkEngine:
     async def stop(self) -> None:
         """Wait for what is being done."""
         await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def resign(self) -> None:
+        """Another broker carries out what is decided."""
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._held.clear()
+        self._retries.clear()
+
+    def applied(self, command: list[Any], outcome: Any) -> None:
+        """A command of the journal was applied. What is done need not be told from what is not any more, wherever its records
+        lie."""
+        if command[0] == "done" and outcome is not None:
+            for target in outcome.targets:
+                log = self._broker.store.opened(target.topic_id, target.partition)
+                if log is not None:
+                    log.producers.forget_work(outcome.number)
 
     # --- numbers
 
@@ -223,17 +244,27 @@ class WorkEngine:
     async def _do(self, work: Work, staged: dict[int, Staged] | None) -> None:
         if work.number not in self.table.work:
             return
-        logs = self._logs(work)
-        if work.source == STAGES:
-            parts = [(log, await self._whole_batches(work, log, refs)) for log, refs in logs]
-        else:
-            if staged is None:
-                staged = await self._read(work)
-            parts = [(log, await self._batches(work.number, log, refs, staged)) for log, refs in logs]
-        await self._write(work, parts)
+        places = self._places(work)
+        if staged is None and work.source != STAGES:
+            staged = await self._read(work)
+        parts: list[tuple[PartitionLog, list[bytes]]] = []
+        away: list[tuple[Topic, int, list[bytes]]] = []
+        peers = self._broker.peers
+        for topic, partition, refs in places:
+            elsewhere = self._broker.led_elsewhere(topic, partition)
+            log = self._broker.log_of(topic, partition)
+            done = log.producers.work_records(work.number)
+            if elsewhere and peers is not None:
+                done = await peers.work_done(topic, partition, work.number)
+            batches = await (
+                self._whole_batches(work, done, refs) if staged is None else self._batches(work.number, done, refs, staged)
+            )
+            if elsewhere:
+                away.append((topic, partition, batches))
+            else:
+                parts.append((log, batches))
+        await asyncio.gather(self._write(work, parts), *(peers.write_work(*part) for part in away if peers is not None))
         await self.journal.submit(["done", work.number])
-        for log, _ in logs:
-            log.producers.forget_work(work.number)
         self.let_go(work.number)
 
     async def _read(self, work: Work) -> dict[int, Staged]:
@@ -245,20 +276,20 @@ class WorkEngine:
             logger.error("work %d: %d of %d staged records are lost", work.number, len(refs) - len(staged), len(refs))
         return staged
 
-    def _logs(self, work: Work) -> list[tuple[PartitionLog, list[int]]]:
-        logs = []
+    def _places(self, work: Work) -> list[tuple[Topic, int, list[int]]]:
+        places = []
         for target in work.targets:
             topic = self._broker.topics.by_id(target.topic_id)
             if topic is None:
                 logger.info("work %d: the topic of %d records was deleted", work.number, len(target.refs))
             else:
-                logs.append((self._broker.log_of(topic, target.partition), target.refs))
-        return logs
+                places.append((topic, target.partition, target.refs))
+        return places
 
-    async def _batches(self, number: int, log: PartitionLog, refs: list[int], staged: dict[int, Staged]) -> list[bytes]:
-        """What of the work is missing in a partition, as batches."""
+    async def _batches(self, number: int, done: int, refs: list[int], staged: dict[int, Staged]) -> list[bytes]:
+        """What of the work is missing in a partition that has `done` records of it, as batches."""
         records = [staged[ref] for ref in refs if ref in staged]
-        at = log.producers.work_records(number)
+        at = done
         batches = []
         while at < len(records):
             size, end = 0, at
@@ -274,9 +305,8 @@ class WorkEngine:
             await asyncio.sleep(0)
         return batches
 
-    async def _whole_batches(self, work: Work, log: PartitionLog, refs: list[int]) -> list[bytes]:
+    async def _whole_batches(self, work: Work, done: int, refs: list[int]) -> list[bytes]:
         """What of a staged write is missing in a partition: its batches, with the number of the work in them."""
-        done = log.producers.work_records(work.number)
         at = 0
         batches = []
         for ref in refs:
@@ -343,7 +373,7 @@ class WorkEngine:
         return told
 
     async def forget_topic(self, topic_id: int) -> None:
-        await self.journal.submit(["forget_topic", topic_id])
+        await self._broker.submit("work", ["forget_topic", topic_id])
 
 
 def numbered(batch: bytes, number: int, records_before: int) -> bytes:

@@ -82,7 +82,7 @@ class WorkTable:
             case ["delay", int(number), int(due_ms), int(ref), int(size)]:
                 self.delayed.add(number, due_ms, ref, size)
             case ["done", int(number)]:
-                self.work.pop(number, None)
+                return self.work.pop(number, None)
             case ["reserve", int(upto)]:
                 self.reserved = max(self.reserved, upto)
             case ["commit", int(number), str(name), int(epoch), list(targets), list(offsets)]:

@@ -41,6 +41,10 @@ class Child:
             )
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def status(self) -> int | None:
         """The exit status, or None while it runs."""
         return self._process.poll()

@@ -38,6 +38,7 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
         audit,
         backup,
         bench,
+        cluster,
         completion,
         config,
         consume,
@@ -46,6 +47,7 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
         debug,
         delayed,
         dev,
+        discover,
         dlq,
         doctor,
         group,
@@ -56,6 +58,7 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
         role,
         schema,
         serve,
+        sim,
         status,
         top,
         topic,
@@ -68,7 +71,7 @@ def build_parser(only: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"braid {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     data = (serve, dev, topic, produce, consume, cp, group, schema, dlq, delayed, txn, pipeline)
-    keeping = (status, top, doctor, debug, backup, bench, log, ctx, config)
+    keeping = (cluster, status, top, discover, doctor, debug, backup, bench, sim, log, ctx, config)
     modules = (*data, user, role, acl, audit, *keeping, completion, help, version)
     chosen = [module for module in modules if only == module.__name__.rpartition(".")[2]]
     for module in chosen or modules:

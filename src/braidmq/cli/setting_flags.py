@@ -8,7 +8,8 @@ from braidmq.base.config_settings import BY_KEY, SETTINGS, Setting
 
 _METAVARS = {
     "path": "PATH", "listeners": "URL", "links": "URL", "keys": "USER=KEY", "choices": "NAME", "size": "SIZE",
-    "duration": "DURATION", "count": "N", "text": "TEXT", "address": "IPV4", "listener": "ADDRESS", "names": "NAME",
+    "duration": "DURATION", "count": "N", "text": "TEXT", "address": "ADDRESS", "listener": "ADDRESS", "names": "NAME",
+    "addresses": "ADDRESS", "endpoints": "URL", "share": "SHARE",
 }  # fmt: skip
 _DIRECTORIES = ("data_dir", "fq_web_root")
 

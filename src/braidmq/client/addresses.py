@@ -15,6 +15,11 @@ class Address:
     port: int
     tls: bool | None = None
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Where it is, however it is spoken to."""
+        return self.host, self.port
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

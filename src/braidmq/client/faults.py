@@ -7,12 +7,14 @@ recognised by their words, everything else is `SERVER_ERROR` with the sentence a
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from braidmq.base.errors import ERRORS, BraidError
 
 _BY_WORDS: Final = (
     ("unknown opcode", "UNKNOWN_OPCODE"),
+    ("not leader", "NOT_LEADER"),
     ("topic not found", "TOPIC_NOT_FOUND"),
     ("offset out of range", "OFFSET_OUT_OF_RANGE"),
     ("unsupported compression", "UNSUPPORTED_COMPRESSION"),
@@ -33,6 +35,14 @@ _BY_WORDS: Final = (
     ("request drop, queue", "QUEUE_POLICY_DIFFERS"),
     ("client heartbeat failed", "CLIENT_SILENT"),
 )
+
+_NOTHING_DONE: Final = frozenset({"NOT_LEADER"})
+"""Whoever says so has done nothing of what was asked."""
+_PASSING: Final = _NOTHING_DONE | {
+    "LEADER_MOVED", "COORDINATOR_MOVED", "NODE_UNREACHABLE", "NOT_ENOUGH_REPLICAS", "QUORUM_UNAVAILABLE",
+}  # fmt: skip
+"""What a cluster says while it sees to the loss of a node; some of these leave open what became of the request."""
+_LEADER_ADDRESS: Final = re.compile(r"leader_addr=(\S+)")
 
 
 class ServerError(BraidError):
@@ -76,3 +86,19 @@ def lost_membership(fault: BraidError) -> bool:
 def lacks_opcode(fault: BraidError) -> bool:
     """Whether the server says that it does not know the operation at all."""
     return fault.code == "UNKNOWN_OPCODE" or "unknown opcode" in fault.text.lower()
+
+
+def passes(fault: BraidError) -> bool:
+    """Whether a cluster says that it is not ready for the moment: worth asking again, where asking twice does no harm."""
+    return fault.code in _PASSING
+
+
+def nothing_done(fault: BraidError) -> bool:
+    """Whether the request was refused for the moment, and for certain not carried out."""
+    return fault.code in _NOTHING_DONE
+
+
+def leader_address(fault: BraidError) -> str:
+    """Where a node that is not the leader says that the leader is; empty where it does not know, or was not asked for one."""
+    found = _LEADER_ADDRESS.search(fault.text) if fault.code == "NOT_LEADER" else None
+    return found.group(1) if found else ""

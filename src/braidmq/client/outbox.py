@@ -43,6 +43,13 @@ class Wakeable(Protocol):
     def set(self) -> None: ...
 
 
+class Way(Protocol):
+    """Where a lane's batches are sent: one server."""
+
+    @property
+    def connected(self) -> bool: ...
+
+
 class PendingBatch:
     """Records of one partition that are sent, and settled, together."""
 
@@ -147,7 +154,7 @@ class Lane:
 
     __slots__ = (
         "established", "held", "in_flight", "launched", "not_before_s", "open", "partition", "producer_id", "renew", "sequence",
-        "topic", "waiting",
+        "setbacks", "topic", "waiting", "way",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, producer_id: int) -> None:
@@ -165,6 +172,9 @@ class Lane:
         self.producer_id = producer_id
         self.sequence = 0
         self.launched = 0
+        self.way: Way | None = None
+        self.setbacks = 0
+        """How often in a row a cluster was not ready for it."""
 
     def next_to_launch(self, now_s: float) -> PendingBatch | None:
         """The batch that may go now, if there is one and the server's memory of this producer reaches far enough for it."""
@@ -239,12 +249,18 @@ class Outbox:
     def empty(self) -> bool:
         return not self._busy
 
+    def busy(self) -> list[Lane]:
+        """Lanes that have something without an outcome."""
+        return list(self._busy)
+
     # --- batches out
 
-    def take(self, now_s: float) -> list[PendingBatch]:
-        """The batches to send now, in order. They count as in flight from here on."""
+    def take(self, now_s: float, way: Way | None = None) -> list[PendingBatch]:
+        """The batches to send now on this way, in order. They count as in flight from here on."""
         taken: list[PendingBatch] = []
         for lane in self._busy:
+            if lane.way is not way:
+                continue
             if lane.held:
                 if lane.in_flight or now_s < lane.not_before_s:
                     continue
@@ -261,6 +277,8 @@ class Outbox:
         """When `take` should be asked again if nothing else happens."""
         earliest: float | None = None
         for lane in self._busy:
+            if lane.way is not None and not lane.way.connected:
+                continue  # A connection comes first.
             following = lane.waiting[0] if lane.waiting else lane.open
             if lane.held:
                 if lane.in_flight:
@@ -297,12 +315,21 @@ class Outbox:
                 batch.sequence = -1
                 batch.frame = None
 
+    def move(self, lane: Lane, way: Way) -> None:
+        """Send a lane's batches elsewhere from now on. Nothing may be in flight: two ways at once could turn their order around."""
+        assert not lane.in_flight, "a lane moves when all that it sent has been answered or lost"
+        if lane.way is not way:
+            lane.way = way
+            # Whoever leads now may not know this producer.
+            lane.established = False
+
     # --- answers
 
     def acknowledged(self, batch: PendingBatch, base_offset: int, timestamp: int) -> None:
         batch.base_offset = base_offset
         batch.timestamp = timestamp
         batch.lane.established = True
+        batch.lane.setbacks = 0
         self._settle(batch)
 
     def answered_one_by_one(self, batch: PendingBatch, outcomes: list[RecordMetadata | BraidError]) -> None:
@@ -314,7 +341,7 @@ class Outbox:
         self._settle(batch)
 
     def refused(self, batch: PendingBatch, fault: BraidError, retry_at_s: float) -> None:
-        """The server answered with an error, so it did not write the batch."""
+        """The server answered with an error: it did not write the batch, or in a cluster cannot tell."""
         lane = batch.lane
         if fault.code == "OUT_OF_ORDER_SEQUENCE":
             if not lane.held:

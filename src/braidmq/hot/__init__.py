@@ -41,6 +41,7 @@ encode_messages = _chosen.encode_messages
 fnv1a = _chosen.fnv1a
 gather_columns = _chosen.gather_columns
 hash_cells = _chosen.hash_cells
+json_columns = _chosen.json_columns
 parse_messages = _chosen.parse_messages
 parse_produce = _chosen.parse_produce
 parse_publish = _chosen.parse_publish
@@ -73,6 +74,7 @@ EXPIRED: Final = 4
 __all__ = [
     "COLLECTED", "DAMAGED", "EXPIRED", "FULL", "IMPLEMENTATION", "LIMITED", "NEED_MORE", "OTHER_FRAME", "SPECIAL", "SWITCH",
     "Accumulator", "ByteBuffer", "Route", "RouteTable", "avro_columns", "collect_rows", "crc32c", "decode_records", "encode_batch",
-    "encode_columns", "encode_deliveries", "encode_messages", "fnv1a", "gather_columns", "hash_cells", "parse_messages",
-    "parse_produce", "parse_publish", "reorder_rows", "scan_batches", "span_batches", "stamp_batch", "verify_batches",
+    "encode_columns", "encode_deliveries", "encode_messages", "fnv1a", "gather_columns", "hash_cells", "json_columns",
+    "parse_messages", "parse_produce", "parse_publish", "reorder_rows", "scan_batches", "span_batches", "stamp_batch",
+    "verify_batches",
 ]

@@ -1358,6 +1358,7 @@ def decode_records(data, uint64_t from_offset, Py_ssize_t limit, make):
 
 include "_native_columns.pxi"
 include "_native_avro.pxi"
+include "_native_json.pxi"
 
 
 # --- fq -----------------------------------------------------------------------------------------------------------------

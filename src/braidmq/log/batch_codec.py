@@ -53,7 +53,7 @@ logger = logging.getLogger("braidmq.log")
 class DecodedBatches:
     """Batches in their plain form, by segment and position; those not read for longest go first.
 
-    A batch that readers may see never changes, so nothing here can be out of date. Used by the loop and by the threads beside it.
+    A batch that readers may see never changes; one that is cut off unseen is forgotten. Used by the loop and the threads beside it.
     """
 
     def __init__(self, bytes_max: int = limits.DECODED_BYTES_MAX) -> None:
@@ -80,6 +80,12 @@ class DecodedBatches:
             while self.size_bytes > self._bytes_max and len(self._batches) > 1:
                 _, dropped = self._batches.popitem(last=False)
                 self.size_bytes -= len(dropped) + _ENTRY_BYTES
+
+    def forget(self, path: str) -> None:
+        """Batches of a segment are replaced by others."""
+        with self._lock:
+            for key in [key for key in self._batches if key[0] == path]:
+                self.size_bytes -= len(self._batches.pop(key)) + _ENTRY_BYTES
 
 
 class BatchCodec:
@@ -216,6 +222,10 @@ class BatchCodec:
             if encoded is not batch:
                 self._decoded.keep(path, position, batch)
             position += len(encoded)
+
+    def forget(self, path: str) -> None:
+        """Batches of a segment are replaced by others."""
+        self._decoded.forget(path)
 
     def decode_ahead(self, view: memoryview, path: str, position: int, plain_bytes: int) -> None:
         """Decode the batches at the beginning of `view`, about `plain_bytes` of them. For threads beside the loop.

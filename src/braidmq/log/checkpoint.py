@@ -28,10 +28,12 @@ class PartitionCheckpoint:
     producers: list[list[object]] = field(default_factory=list)
     expiring: list[object] = field(default_factory=list)
     """An `ExpiryCursor`; empty without one."""
+    epochs: list[list[int]] = field(default_factory=list)
+    """An `EpochTable`; empty where nobody ever led."""
 
     def row(self) -> list[object]:
-        whole = [self.segment, self.position, self.next_offset, self.producers, self.expiring]
-        return whole if self.expiring else whole[:-1]
+        whole = [self.segment, self.position, self.next_offset, self.producers, self.expiring, self.epochs]
+        return whole if self.epochs else whole[:5] if self.expiring else whole[:4]
 
 
 @dataclass(slots=True)

@@ -6,13 +6,17 @@ cycle that needs no sync ends with its writes.
 
 Whoever joined is told once, on the loop's thread, with the cycle's failures: a partition that could not write or sync names
 itself and its error there; all others are fine.
+
+At level `quorum` whoever joined waits longer, until readers see all that it brought: the gates of its partitions decide when.
+It waits for the partitions that it touched and for no others, so one that is slow to replicate holds up only those who wrote to it.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from braidmq import hot
@@ -41,8 +45,8 @@ class Cycle:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.after_write: list[Callable[[Cycle], None]] = []
-        self.after_sync: list[Callable[[Cycle], None]] = []
+        self.after_write: list[Callable[[Outcome], None]] = []
+        self.after_sync: list[Callable[[Outcome], None]] = []
         self.before_told: list[Callable[[], None]] = []
         """Called when readers see what was synced, before anyone is told so."""
         self.written: list[PartitionLog] = []
@@ -64,6 +68,48 @@ class Cycle:
         """What it is for, where somebody traces."""
         self.append: Any = None
         """Its writes, as somebody who traces knows them."""
+
+
+class Outcome(Protocol):
+    """What whoever joined a cycle is told."""
+
+    @property
+    def failures(self) -> Mapping[PartitionLog, BraidError]: ...
+
+    @property
+    def joined_s(self) -> float: ...
+
+    @property
+    def done_s(self) -> float: ...
+
+
+class _Quorum:
+    """Somebody who waits for the sync of a cycle and for the gates of some partitions."""
+
+    __slots__ = ("callback", "clock", "done_s", "failures", "joined_s", "waiting")
+
+    def __init__(self, callback: Callable[[Outcome], None], waiting: int, clock: Clock) -> None:
+        self.callback = callback
+        self.waiting = waiting
+        self.clock = clock
+        self.joined_s = clock.monotonic()
+        self.done_s = 0.0
+        self.failures: dict[PartitionLog, BraidError] = {}
+
+    def synced(self, cycle: Outcome) -> None:
+        self.failures = {**self.failures, **cycle.failures}
+        self._one_less()
+
+    def seen(self, partition: PartitionLog, error: BraidError | None) -> None:
+        if error is not None:
+            self.failures[partition] = error
+        self._one_less()
+
+    def _one_less(self) -> None:
+        self.waiting -= 1
+        if not self.waiting:
+            self.done_s = self.clock.monotonic()
+            self.callback(self)
 
 
 class SyncJob:
@@ -197,6 +243,8 @@ class GroupCommit:
         self._alone = False
         self._turn_ms = 0
         self.syncs_running = 0
+        self._counted: dict[hot.Accumulator, int] = {}
+        """How far replicated partitions are spoken for, by those who joined this turn and those who wait for themselves."""
         self.figures = figures or Figures()
         self.tracing: Tracing | None = None
         self.on_failure: Callable[[PartitionLog, BraidError], None] | None = None
@@ -229,10 +277,17 @@ class GroupCommit:
             self.now_ms()
             accumulator.dirty = True
             self.dirty.append(accumulator)
+        if partition.gate is not None:
+            self._counted[accumulator] = accumulator.next_offset
         self._schedule()
 
-    def join(self, level: Level, callback: Callable[[Cycle], None]) -> None:
-        """Be told when this turn's cycle has reached `level`."""
+    def join(self, level: Level, callback: Callable[[Outcome], None]) -> None:
+        """Be told when this turn's cycle has reached `level`.
+
+        At level `quorum` that is when readers see what was added since the last one joined.
+        """
+        if level >= Level.QUORUM:
+            callback = self._with_gates(callback)
         cycle = self._cycle
         if not cycle.joined_s:
             cycle.joined_s = self._clock.monotonic()
@@ -242,6 +297,24 @@ class GroupCommit:
             self._flush(cycle.joined_s)
         else:
             self._schedule()
+
+    def _with_gates(self, callback: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+        """A callback for the sync that calls `callback` when the gates of what was added are passed too."""
+        counted = self._counted
+        touched: list[PartitionLog] = []
+        for accumulator in self.dirty:
+            partition: PartitionLog = accumulator.owner
+            if partition.gate is None or partition.settings.level < Level.QUORUM:
+                continue
+            if counted.get(accumulator) != accumulator.next_offset:
+                counted[accumulator] = accumulator.next_offset
+                touched.append(partition)
+        if not touched:
+            return callback
+        quorum = _Quorum(callback, 1 + len(touched), self._clock)
+        for partition in touched:
+            partition.when_visible(partition.accumulator.next_offset, partial(quorum.seen, partition))
+        return quorum.synced
 
     def cause(self, context: Any) -> None:
         """Something that this turn's cycle is for, for whoever traces."""
@@ -261,6 +334,8 @@ class GroupCommit:
         self._alone = len(cycle.after_write) + len(cycle.after_sync) <= 1
         dirty = self.dirty[:]
         self.dirty.clear()
+        if self._counted:
+            self._counted.clear()
         figures = self.figures
         records_before = figures.records
         traced: list[tuple[PartitionLog, int, int]] | None = None if self.tracing is None else []
@@ -278,6 +353,8 @@ class GroupCommit:
                 continue
             if traced is not None:
                 traced.append((partition, end_before, partition.log_end))
+            if partition.gate is not None:
+                partition.gate.written(partition)
             if partition.counted:
                 figures.records += partition.log_end - end_before
                 figures.written_bytes += partition.written_bytes - bytes_before

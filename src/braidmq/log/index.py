@@ -60,6 +60,17 @@ class SparseIndex:
             self._stamps.append(self.max_timestamp)
             self._last_position = position
 
+    def add_scanned(self, entries: bytes, max_timestamp: int, position: int) -> None:
+        """Tell the index of batches that were appended at `position`; `entries` is what `hot.scan_batches` says of them."""
+        for base_offset, at, stamp in _ENTRY.iter_unpack(entries):
+            self.add(base_offset, position + at, stamp)
+        self.max_timestamp = max(self.max_timestamp, max_timestamp)
+
+    def positions_before(self, position: int) -> list[int]:
+        """Where the batches begin that the index knows, up to `position`."""
+        positions = self._positions if self._table is None else self._table[:, 1].tolist()
+        return positions[: bisect_left(positions, position)]
+
     def extend(self, tail: SparseIndex) -> None:
         """Add the index of what follows; neither of the two is mapped."""
         self._offsets += tail._offsets

@@ -14,6 +14,9 @@ class Level(IntEnum):
     """Written to the operating system: survives kill -9, not the loss of power."""
     FSYNC = 2
     """fdatasync finished: survives the loss of power."""
+    QUORUM = 3
+    """As `fsync` on every replica that is in sync, and on no fewer than `min_insync`: survives the loss of the machine. On a broker
+    of its own there is one replica, and it is the same as `fsync`."""
 
     @classmethod
     def parse(cls, name: str) -> Level:

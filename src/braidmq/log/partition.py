@@ -34,11 +34,9 @@ from braidmq.hot.expiring import has_times_to_live, hiding, living_for, split_ti
 from braidmq.log.batch_codec import BatchCodec
 from braidmq.log.expiry_cursor import ExpiryCursor
 from braidmq.log.level import Level
-from braidmq.log.partition_reads import PartitionReads
+from braidmq.log.partition_replica import PartitionReplica, WhenVisible
 from braidmq.log.producers import ProducerTable
 from braidmq.log.segment import LOG_ENDING, Segment
-
-WhenVisible = Callable[[BraidError | None], None]
 
 
 @dataclass(slots=True)
@@ -65,7 +63,14 @@ class _SyncFailed(Exception):
     """A sync failed in the middle of a write: not a full disk, whatever its error number says."""
 
 
-class PartitionLog(PartitionReads):
+class PartitionLog(PartitionReplica):
+    # Every flush asks for many of these: slots are the fastest way to so many attributes.
+    __slots__ = (
+        "__weakref__", "_disk", "_names_to_sync", "_now", "_staged", "_tails", "_waiters", "accumulator", "codec", "counted",
+        "directory", "failure", "newest_written_s", "partition", "producers", "read_bytes", "read_records", "removed", "settings",
+        "topic", "written_bytes",
+    )  # fmt: skip
+
     def __init__(
         self, disk: Disk, directory: str, topic: str, partition: int, settings: LogSettings, codec: BatchCodec | None = None,
         now: Callable[[], int] | None = None,
@@ -85,6 +90,7 @@ class PartitionLog(PartitionReads):
         self.expiry_cursor: ExpiryCursor | None = None
         """What is known of records that expire; None where nobody looks for them."""
         self.leader_epoch = 0
+        """The epoch that new batches get."""
         self.log_start = 0
         self.log_end = 0
         """Offset after the last written record."""
@@ -106,17 +112,18 @@ class PartitionLog(PartitionReads):
         """Since it was opened, as `read_records` and `read_bytes`."""
         self.read_records = 0
         self.read_bytes = 0
+        self._init_replica()
         self.counted = not topic.startswith("__")
         """Whether what is written here counts as somebody's messages: the broker's own journals do not."""
 
     # --- recovery hands over what it found
 
-    def adopt(self, segments: list[Segment], next_offset: int, epoch: int = 0) -> None:
+    def adopt(self, segments: list[Segment], next_offset: int) -> None:
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self.log_start = segments[0].base_offset if segments else next_offset
         self.log_end = self.high_watermark = self.accumulator.next_offset = next_offset
-        self.leader_epoch = epoch
+        self.leader_epoch = self.epochs.latest
         if segments:
             self._visible_in, self._visible_to = segments[-1], segments[-1].size
 
@@ -209,6 +216,8 @@ class PartitionLog(PartitionReads):
             raise self.failure
         if self.removed:
             raise BraidError("TOPIC_NOT_FOUND", topic=self.topic)
+        if self.refusal is not None:
+            raise self.refusal
 
     def write_pending(self, now_ms: int) -> tuple[AppendFile, ...]:
         """Write what came in; returns the files that a sync must cover.
@@ -217,14 +226,37 @@ class PartitionLog(PartitionReads):
         """
         accumulator = self.accumulator
         accumulator.dirty = False
-        if self.failure is not None or self.removed:
-            error = self.failure or BraidError("TOPIC_NOT_FOUND", topic=self.topic)
+        if self.failure is not None or self.removed or self._given_up is not None:
+            error = self.failure or self._given_up or BraidError("TOPIC_NOT_FOUND", topic=self.topic)
+            self._given_up = None
             self._take_back()
             self._fail_waiters(error)
             raise error
+        if self._replica:
+            return self._write_replica(now_ms)
         if not self._staged and self.segments:
             return self._write_rows(now_ms)
         return self._write_batches(now_ms)
+
+    def _write_replica(self, now_ms: int) -> tuple[AppendFile, ...]:
+        """What came from the leader."""
+        chunks = self._replica
+        total = sum(len(chunk.data) for chunk in chunks)
+        files: list[AppendFile] = []
+        try:
+            segment = self._segment_for(total, self.log_end, now_ms, files)
+            segment.append_scanned(chunks)
+        except (OSError, _SyncFailed) as fault:
+            raise self._write_failed(fault) from fault
+        self._replica = []
+        self._staged_bytes = 0
+        for chunk in chunks:
+            for epoch, start in chunk.epochs:
+                self.epochs.note(epoch, start)
+        self.log_end = self.accumulator.next_offset
+        self.written_bytes += total
+        assert segment.file is not None
+        return (*files, segment.file)
 
     def _write_rows(self, now_ms: int) -> tuple[AppendFile, ...]:
         """The common case: rows of single records, and room for them in the newest segment."""
@@ -247,6 +279,8 @@ class PartitionLog(PartitionReads):
             raise self._write_failed(fault) from fault
         del sealed
         accumulator.reset()
+        if self.leader_epoch != self.epochs.latest:
+            self.epochs.note(self.leader_epoch, self.log_end)
         self.log_end = accumulator.next_offset
         self.written_bytes += length
         return (segment.file,)
@@ -292,6 +326,8 @@ class PartitionLog(PartitionReads):
         accumulator.reset()
         self._staged.clear()
         self._staged_bytes = 0
+        if self.leader_epoch != self.epochs.latest:
+            self.epochs.note(self.leader_epoch, self.log_end)
         self.log_end = accumulator.next_offset
         self.written_bytes += total
         if segment.file is not None:
@@ -348,6 +384,7 @@ class PartitionLog(PartitionReads):
         return self.take_names_to_sync() if self.settings.level < Level.FSYNC else set(self._names_to_sync)
 
     def _take_back(self) -> None:
+        self._replica.clear()
         self._staged.clear()
         self._staged_bytes = 0
         self.accumulator.reset()
@@ -382,39 +419,36 @@ class PartitionLog(PartitionReads):
     # --- visibility
 
     def advance(self, offset: int, segment: Segment, position: int, written_s: float = 0.0) -> None:
-        """Let readers see up to `offset`, which ends at `position` of `segment`. Whoever waits is told by `tell_visible`.
+        """Everything up to `offset`, which ends at `position` of `segment`, is durable: let readers see it, or leave that to the
+        gate.
 
-        `written_s` is when the write of it began, by the clock that only goes on; 0 where nobody knows.
+        Whoever waits is told by `tell_visible`. `written_s` is when the write of it began, by the clock that only goes on; 0 where
+        nobody knows.
         """
-        if offset > self.high_watermark and self.failure is None:
+        if self.gate is not None:
+            self.newest_written_s = written_s
+            self._note_flushed(offset, segment, position)
+        elif offset > self.high_watermark and self.failure is None:
             self.high_watermark = offset
             self.newest_written_s = written_s
             self._visible_in, self._visible_to = segment, position
 
     def tell_visible(self) -> None:
         """Tell everyone who waits for what readers see by now."""
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= self.high_watermark and self.failure is None:
-            waiters.popleft()[1](None)
-        if self._tails:
-            for wake in list(self._tails.values()):
-                wake()
-
-    def when_visible(self, end_offset: int, callback: WhenVisible) -> None:
-        """Call back once everything below `end_offset` is durable and readable, or when it never will be."""
-        if self.failure is not None:
-            callback(self.failure)
-        elif end_offset <= self.high_watermark:
-            callback(None)
+        if self.gate is not None:
+            self._tell_flushed()
         else:
-            self._waiters.append((end_offset, callback))
+            self._tell_watermark()
 
     def _fail_waiters(self, error: BraidError) -> None:
         """Tell everyone who waits for records that were taken back."""
-        kept = deque(waiter for waiter in self._waiters if waiter[0] <= self.log_end and self.failure is None)
-        failed = [waiter for waiter in self._waiters if not (waiter[0] <= self.log_end and self.failure is None)]
-        self._waiters = kept
-        for _, callback in failed:
+        failed: list[WhenVisible] = []
+        for waiters in (self._waiters, self._flush_waiters):
+            kept = [waiter for waiter in waiters if waiter[0] <= self.log_end and self.failure is None]
+            failed += [waiter[1] for waiter in waiters if not (waiter[0] <= self.log_end and self.failure is None)]
+            waiters.clear()
+            waiters.extend(kept)
+        for callback in failed:
             callback(error)
 
     def watch_tail(self, key: object, wake: Callable[[], None]) -> None:
@@ -502,6 +536,7 @@ class PartitionLog(PartitionReads):
             assert segment is self.segments[0] and len(self.segments) > 1
             del self.segments[0], self._bases[0]
             self.log_start = self.segments[0].base_offset
+        self.epochs.forget_below(self.log_start)
 
     def forget_maps(self) -> None:
         """Let go of maps that nobody has read from since the last call: each holds a descriptor."""
@@ -513,7 +548,7 @@ class PartitionLog(PartitionReads):
         self.removed = True
         self.accumulator.writable = False
         self._take_back()
-        self.log_start = self.log_end = self.high_watermark = 0
+        self.log_start = self.log_end = self.high_watermark = self.flushed_end = 0
         self._fail_waiters(BraidError("TOPIC_NOT_FOUND", topic=self.topic))
         for wake in list(self._tails.values()):
             wake()

@@ -66,6 +66,8 @@ class Cold:
 class PartitionReads:
     """What of a partition reading needs; `PartitionLog` keeps it."""
 
+    __slots__ = ()
+
     _now: Callable[[], int] | None
     """What expiry is measured by. Without it nothing that may expire is served."""
     codec: BatchCodec | None
@@ -75,6 +77,8 @@ class PartitionReads:
     segments: list[Segment]
     _bases: list[int]
     log_start: int
+    log_end: int
+    """Offset after the last written record."""
     high_watermark: int
     """Offset after the last record that readers may see."""
     _visible_in: Segment | None
@@ -161,6 +165,26 @@ class PartitionReads:
         cold = self._walk(result, bytes_max + limits.INDEX_INTERVAL_BYTES, walk, warmed)
         return result if cold is None or result.size else cold
 
+    def read_stored(self, offset: int, bytes_max: int, *, warmed: bool = False) -> Batches | Cold:
+        """Whole batches from the one that begins at `offset` on, the bytes that lie on the disk; at least one, however large.
+
+        For other replicas: also what readers do not see yet.
+        """
+        result = Batches([], 0, offset)
+
+        def walk(view: memoryview, start: int) -> tuple[int, int]:
+            first, end, next_offset, status = hot.span_batches(view, start, len(view), result.next_offset, bytes_max - result.size)
+            if result.size and end - first > bytes_max - result.size:
+                return start, hot.LIMITED
+            if end > first:
+                result.slices.append(view[first:end])
+                result.size += end - first
+                result.next_offset = next_offset
+            return end, status
+
+        cold = self._walk(result, bytes_max + limits.INDEX_INTERVAL_BYTES, walk, warmed, stored=True)
+        return result if cold is None or result.size else cold
+
     def _add_living(self, result: Batches, batch: memoryview) -> None:
         """Add what lives of a batch of which some records are expired."""
         assert self._now is not None
@@ -173,13 +197,14 @@ class PartitionReads:
                 result.size += len(part)
         result.next_offset = layout.read_header(batch).next_offset
 
-    def _walk(self, result: Rows | Batches, likely_bytes: int, walk: Walk, warmed: bool) -> Cold | None:
+    def _walk(self, result: Rows | Batches, likely_bytes: int, walk: Walk, warmed: bool, *, stored: bool = False) -> Cold | None:
         """Lead `walk` over the readable batches from `result.next_offset` on until it has enough.
 
         `walk(view, start)` adds to `result` from undamaged batches and returns where it stopped and why. A range that is
-        not in memory ends the walk and is returned; damage ends it, and is raised when there is nothing to return before it.
+        not in memory ends the walk and is returned; damage ends it, and is raised when there is nothing to return before it. With
+        `stored` all that was written is readable.
         """
-        if result.next_offset >= self.high_watermark or not self.segments:
+        if result.next_offset >= (self.log_end if stored else self.high_watermark) or not self.segments:
             return None
         if result.next_offset < self.log_start:
             # Retention may have moved on while a cold range was brought in.
@@ -194,7 +219,7 @@ class PartitionReads:
         position = first.position_of(result.next_offset)
         while number < len(self.segments):
             segment = self.segments[number]
-            stop = self.readable_bytes(segment)
+            stop = segment.size if stored else self.readable_bytes(segment)
             while position < stop:
                 likely = min(stop, position + likely_bytes)
                 if not warmed and segment.is_cold(position, likely):

@@ -106,6 +106,15 @@ class ProducerTable:
             while producer.batches and producer.batches[-1].base_offset >= offset:
                 producer.batches.pop()
 
+    def only_from(self, offset: int) -> set[int]:
+        """Producers of which nothing before `offset` is remembered."""
+        known = self._producers.items()
+        return {number for number, producer in known if producer.batches and producer.batches[0].base_offset >= offset}
+
+    def clear(self) -> None:
+        self._producers.clear()
+        self._work.clear()
+
     def dump(self, below: int) -> list[list[object]]:
         """The table as plain lists, for the checkpoint; without batches at offset `below` and later."""
         rows: list[list[object]] = []

@@ -18,6 +18,7 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.disk import Disk
 from braidmq.log.checkpoint import PartitionCheckpoint
+from braidmq.log.epochs import epochs_between
 from braidmq.log.expiry_cursor import ExpiryCursor
 from braidmq.log.index import SparseIndex
 from braidmq.log.partition import PartitionLog, segment_bases
@@ -73,6 +74,7 @@ def open_clean(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None)
         return False
     segments = [Segment(disk, log.directory, base, size) for base, size in zip(bases, sizes, strict=True)]
     log.producers.load(known.producers)
+    log.epochs.load(known.epochs)
     _load_cursor(log, known)
     log.adopt(segments, known.next_offset)
     return True
@@ -87,6 +89,7 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
     if known is not None:
         if bases:
             log.producers.load(known.producers)
+            log.epochs.load(known.epochs)
         else:
             next_offset = known.next_offset
     trusted = known if known is not None and known.segment in bases else None
@@ -106,18 +109,22 @@ def recover(disk: Disk, log: PartitionLog, known: PartitionCheckpoint | None) ->
         before = next_offset
         # What the checkpoint remembers of producers counts only where the walk does not look for itself.
         log.producers.forget_from(next_offset)
+        log.epochs.forget_from(next_offset)
         if segment.size > start:
             view = disk.map_file(segment.log_path, segment.size).view
             end, next_offset, reason, entries, first_ms, max_ms, producers, _ = hot.scan_batches(
                 view, start, segment.size, next_offset, limits.INDEX_INTERVAL_BYTES
             )
+            index = SparseIndex(entries, max_ms)
+            for epoch, first_offset in epochs_between(view, start, end, index.positions_before(end), log.epochs.latest):
+                log.epochs.note(epoch, first_offset)
             del view
             found.checked_bytes += end - start
             found.records_found += next_offset - before
             for row in producers:
                 log.producers.record(*row)
             if start == 0 and not (reason and following is not None):
-                segment.adopt_index(SparseIndex(entries, max_ms))
+                segment.adopt_index(index)
                 segment.created_ms = first_ms
             if reason:
                 found.reason = reason

@@ -8,7 +8,9 @@ trusted while it is in memory.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from braidmq import hot
@@ -29,6 +31,20 @@ _WARM_TAIL_BYTES: Final = 8 * limits.MIB
 """The newest bytes of a growing segment are in memory; asking the kernel about them would cost more than reading."""
 
 logger = logging.getLogger("braidmq.log")
+
+
+@dataclass(slots=True)
+class ScannedBatches:
+    """Whole batches in one piece, and what a walk over them found."""
+
+    data: Buffer
+    next_offset: int
+    entries: bytes
+    """For the index, as `hot.scan_batches` has them."""
+    first_ms: int
+    max_ms: int
+    epochs: list[tuple[int, int]]
+    """(leader epoch, first offset) where a later epoch begins."""
 
 
 class Segment:
@@ -102,6 +118,22 @@ class Segment:
         if self.created_ms < 0:
             self.created_ms = batches[0][2]
 
+    def append_scanned(self, chunks: list[ScannedBatches]) -> None:
+        """Write whole batches that were walked and checked."""
+        file = self.open_for_append()
+        position = self.size
+        file.append([chunk.data for chunk in chunks])
+        if self.created_ms < 0:
+            self.created_ms = chunks[0].first_ms
+        index = self._growing_index
+        verified = self._verified_to == position
+        for chunk in chunks:
+            index.add_scanned(chunk.entries, chunk.max_ms, position)
+            position += len(chunk.data)
+        self.size = position
+        if verified:
+            self._verified_to = position
+
     def append_batch(self, buffers: list[Buffer], base_offset: int, length: int, timestamp: int) -> None:
         """Write one batch to a segment that is open and has one already."""
         assert self.file is not None
@@ -142,11 +174,14 @@ class Segment:
             self.file = None
 
     def remove(self) -> None:
+        """Remove the files for good: were a loss of power to bring this one back and not the next, the log would have a hole."""
         if self.file is not None:
             self.file.close()
             self.file = None
         self._disk.remove_file(self.log_path)
         self._disk.remove_file(self.index_path)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.sync_directory(self.path.rpartition("/")[0])
 
     # --- index
 
@@ -370,6 +405,19 @@ class Segment:
     def trust(self, start: int, stop: int) -> None:
         """Recovery checked everything between the two."""
         self._verified_from, self._verified_to = start, stop
+
+    def write_prefix(self, size: int, path: str) -> None:
+        """Copy the first `size` bytes to a new file `path`, and sync it; blocks. Runs beside the loop, so it changes nothing
+        here."""
+        self._disk.remove_file(path)
+        file = self._disk.open_append(path)
+        try:
+            view = self._disk.map_file(self.log_path, size).view if size else memoryview(b"")
+            for at in range(0, size, _SCAN_BYTES):
+                file.append([view[at : min(size, at + _SCAN_BYTES)]])
+            file.sync()
+        finally:
+            file.close()
 
     def truncate(self, size: int) -> None:
         """Cut off bytes that were never acknowledged or mapped."""

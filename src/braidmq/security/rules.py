@@ -75,6 +75,7 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.CLUSTER_LEAVE: Rule.ADMIN,
     Op.CLUSTER_STATUS: Rule.READ_TOPIC,
     Op.CLUSTER_METADATA: Rule.READ_TOPIC,
+    Op.CLUSTER_MAP: Rule.READ_TOPIC,
     # --- our own; a member of a group reads, and says which of the records it read have failed
     Op.GROUP_JOIN: Rule.READ_TOPIC,
     Op.GROUP_HEARTBEAT: Rule.READ_TOPIC,
@@ -134,6 +135,7 @@ OPCODE_PERMISSIONS: Final[dict[Op, Rule]] = {
     Op.BACKUP_BEGIN: Rule.ADMIN,
     Op.BACKUP_READ: Rule.ADMIN,
     Op.BACKUP_END: Rule.ADMIN,
+    Op.CLUSTER_STEER: Rule.ADMIN,
     # --- answers
     Op.ERROR: Rule.ANSWER,
 }

@@ -13,9 +13,9 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from braidmq import hot
 from braidmq.base import limits
@@ -39,6 +39,9 @@ from braidmq.server.status import Documents
 from braidmq.server.tls import server_context
 from braidmq.server.tracing import open_tracing
 
+if TYPE_CHECKING:
+    from braidmq.server.clustering import Clustering
+
 logger = logging.getLogger("braidmq.server")
 
 State = Literal["starting", "ready", "stopping"]
@@ -58,14 +61,20 @@ class Companion(Protocol):
 
 class BrokerServer:
     def __init__(
-        self, config: Config, *, disk: Disk | None = None, clock: Clock | None = None, environ: Mapping[str, str] = os.environ
+        self, config: Config, *, disk: Disk | None = None, clock: Clock | None = None, environ: Mapping[str, str] = os.environ,
+        clustering: Callable[[], Awaitable[Clustering | None]] | None = None,
     ) -> None:
-        """`environ` holds the encryption keys, unless a key file does; settings are in `config` already."""
+        """`environ` holds the encryption keys, unless a key file does; settings are in `config` already. `clustering` stands in for
+        the cluster that `config` names.
+        """
         self.config = config
         self._disk = disk or RealDisk()
         self._environ = environ
         self.clock = clock or SystemClock()
         self.broker: Broker
+        self._open_clustering = clustering or self._configured_clustering
+        self.clustering: Clustering | None = None
+        """The cluster that this broker belongs to; None for one that runs alone."""
         self.state: State = "starting"
         """`starting` while the log is recovered; only a `ready` broker may be asked anything."""
         self.started_s = self.clock.monotonic()
@@ -79,20 +88,26 @@ class BrokerServer:
         config = self.config
         _raise_open_files()
         tls = server_context(config)
-        self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self.clock)
+        clustering = self.clustering = await self._open_clustering()
+        machines = None if clustering is None else clustering.machines
+        self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self.clock, machines=machines)
         if config.tracing_enabled:
             self.broker.commit.tracing = open_tracing(self.clock)
         self.broker.transactions.on_abort = partial(note_abort, self.broker)
-        await self.broker.start()
+        await self._start_broker()
         Documents(self).register()
         count = ConnectionCount(config.max_connections)
         try:
             for listen in config.listen:
                 context = tls if listen.tls else None
                 listener = listener_of(listen.protocol)(self.broker, listen, count, config, context)
+                if clustering is not None and isinstance(listener, FlyMQListener):
+                    listener.forwarding = clustering.forwarding
                 address = await listener.start()
                 self.listeners.append(listener)
                 self.addresses[_name_for(listen.scheme, self.addresses)] = address
+            if clustering is not None:
+                await clustering.announce(**self._announced())
         except OSError as fault:
             await self.stop()
             reason = f"{listen}: {fault.strerror}"
@@ -102,15 +117,48 @@ class BrokerServer:
             raise
         self.state = "ready"
 
+    async def _configured_clustering(self) -> Clustering | None:
+        if self.config.cluster_listen is None:
+            return None
+        # A broker that runs alone need not load any of it.
+        from braidmq.server.clustering import open_clustering
+
+        return await open_clustering(self.config, self._disk, self.clock, self._environ)
+
+    async def _start_broker(self) -> None:
+        clustering = self.clustering
+        if clustering is None:
+            await self.broker.start()
+            return
+        clustering.join(self.broker)
+        await self.broker.recover()
+        try:
+            await clustering.start()
+        except BaseException:
+            await clustering.stop()
+            await self.broker.stop()
+            raise
+
+    def _announced(self) -> dict[str, str]:
+        """Where clients find this node."""
+        from braidmq.cluster.opening import dialable
+
+        client = self.addresses.get("flymq") or self.addresses.get("flymqs", "")
+        return {"client": self.config.client_advertise or (dialable(client) if client else "")}
+
     async def stop(self) -> None:
         """Finish running requests, close the connections, make everything durable."""
         self.state = "stopping"
+        if self.clustering is not None:
+            await self.clustering.leave()
         for listener in self.listeners:
             listener.stop_accepting()
         self.broker.end_polls()
         # Whoever waits for a share of a group would wait for members that do not come any more.
         self.broker.coordinator.members.close()
         await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self.listeners))
+        if self.clustering is not None:
+            await self.clustering.stop()
         await self.broker.stop()
 
 

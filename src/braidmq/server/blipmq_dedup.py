@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from braidmq.base import limits
-from braidmq.broker.broker import StagedBatch
+from braidmq.broker.staged import StagedBatch
 
 Key = tuple[object, str, str]
 """Who sent it (a user, or a connection without one), topic, message_id."""

@@ -106,7 +106,7 @@ class Letters:
         )  # fmt: skip
         block = encode_attrs([refusal_entry(code, record.timestamp), *decode_attrs(letter.attrs)])
         staged = self._broker.stage(topic, -1, record.key or b"", record.value, attrs=block)
-        return self._broker.durability(staged.log, staged.base_offset + 1)
+        return staged.durability()
 
     async def _records(self, log: PartitionLog, offsets: Sequence[int]) -> list[PushRecord]:
         """Records as they lie in the log, expired or not, as far as they are still there."""

@@ -25,7 +25,7 @@ from braidmq.base.errors import BraidError
 from braidmq.base.figures import PUBLISHED_QOS0, PUBLISHED_QOS1
 from braidmq.base.tracing import Traced
 from braidmq.broker.admission import is_open
-from braidmq.broker.broker import StagedBatch
+from braidmq.broker.staged import StagedBatch
 from braidmq.broker.topics import Topic
 from braidmq.security.roles import Permission
 from braidmq.server.blipmq_records import check_compression, check_metadata, publish_attrs
@@ -142,7 +142,7 @@ class Publishing:
         else:
             staged = self._stage(topic, message, watch)
             try:
-                await broker.durable(staged.log, staged.base_offset + 1)
+                await staged.durability()
             except BraidError:
                 self._forget(topic, message)
                 raise

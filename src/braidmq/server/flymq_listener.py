@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from braidmq.base.config_listen import Listen
 from braidmq.base.config_settings import Config
@@ -12,6 +12,9 @@ from braidmq.broker.broker import Broker
 from braidmq.server.flymq_session import FlyMQSession, logger
 from braidmq.server.listener import ConnectionCount, Listener
 from braidmq.wire.flymq import Dialect, Op
+
+if TYPE_CHECKING:
+    from braidmq.server.forwarding import Forwarding
 
 _NAMED: Final = frozenset(map(int, Op))
 
@@ -26,7 +29,8 @@ class FlyMQListener(Listener[FlyMQSession]):
         self.detects_dialect = listen.dialect == "auto"
         self.first_dialect = Dialect.V126 if listen.dialect == "v126" else Dialect.DOCUMENTED
         self.sweep_within(config.idle_timeout_s)
-
+        self.forwarding: Forwarding | None = None
+        """How requests get to another node of the cluster; None for a broker that runs alone."""
         self._latencies: dict[int, Histogram] = {}
 
     def latency(self, op: int) -> Histogram:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from braidmq import hot
 from braidmq.base import limits
@@ -40,6 +40,7 @@ logger = logging.getLogger("braidmq.flymq")
 class FlyMQSession(Session):
     __slots__ = ("_commits", "_memberships", "dialect")
 
+    forwarded: ClassVar[bool] = False
     listener: FlyMQListener
 
     def __init__(self, listener: FlyMQListener) -> None:
@@ -55,6 +56,8 @@ class FlyMQSession(Session):
             broker.unsubscribe(topic_id, group, self)
         broker.coordinator.members.owner_lost(self)
         broker.transactions.abort_owner(self)
+        if self.listener.forwarding is not None:
+            self.listener.forwarding.session_lost(self)
 
     def awaits_more(self, held: bytearray) -> bool:
         try:
@@ -154,6 +157,8 @@ class FlyMQSession(Session):
             if flags & _COMPRESSED:
                 refuse_stranger(self, op)
             request, _ = flymq.decode_request(op, flymq.unpack_payload(flags, payload), self.dialect)
+            if self.listener.forwarding is not None and self.listener.forwarding.concerns(request):
+                return False
             authorize(self, request)
             if isinstance(request, flymq.ProduceBatch):
                 outcome = stage_batch(self, request)
@@ -217,6 +222,11 @@ class FlyMQSession(Session):
             request, spoken = flymq.decode_request(op, flymq.unpack_payload(flags, payload), self.dialect)
             if self.listener.detects_dialect:
                 self.dialect = spoken
+            forwarding = self.listener.forwarding
+            if forwarding is not None and forwarding.concerns(request):
+                # The node that runs it decides whether it may.
+                self.run(forwarding.forward(self, op, flags, payload), done=done)
+                return
             authorize(self, request)
             if isinstance(request, flymq.Produce):
                 self.remember_route(self.broker.topics.get(request.topic))

@@ -175,6 +175,13 @@ class Intake:
     def _stage(self, message: Incoming, topic: Topic, settled: Callable[[Claim], None] | None) -> None:
         broker = self._broker
         partition = self.lane % topic.partitions
+        if broker.peers is not None and broker.led_elsewhere(topic, partition):
+            if settled is not None:
+                # Whoever waits to hear which queues took it has to ask where it is stored.
+                self._dropped(message, broker.peers.not_leader(topic.id, partition), settled)
+            else:
+                self._stage_away(message, topic, partition)
+            return
         try:
             staged = broker.stage(topic, partition, message.route, message.payload, attrs=_attrs(message))
         except BraidError as error:
@@ -182,6 +189,15 @@ class Intake:
             return
         self._claim(message.exchange, topic, staged.base_offset, 1, len(message.payload), settled)
         staged.when_durable(lambda error: None if error is None else broker.fq.exchanges.failed(staged.log))
+
+    def _stage_away(self, message: Incoming, topic: Topic, partition: int) -> None:
+        """Another node leads the partition: it stores the message, and queues here get it from this node's replica."""
+
+        def stored(error: BraidError | None) -> None:
+            if error is not None:
+                self._dropped(message, error, None)
+
+        self._broker.stage(topic, partition, message.route, message.payload, attrs=_attrs(message)).when_durable(stored)
 
     def _dropped(self, message: Incoming, error: BraidError | None, settled: Callable[[Claim], None] | None) -> None:
         if error is not None and error.spec.http >= 500:

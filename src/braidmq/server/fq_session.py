@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.base.tracing import Traced
-from braidmq.log.commit import Cycle
+from braidmq.log.commit import Outcome
 from braidmq.log.level import Level
 from braidmq.log.partition import PartitionLog
 from braidmq.server.session import Due, Session
@@ -154,7 +154,7 @@ class FqSession(Session):
         traced = None if self.broker.commit.tracing is None else self.traced_produce()
         self.broker.commit.join(level, lambda cycle: self._committed(due, cycle, traced))
 
-    def _committed(self, due: Due, cycle: Cycle, traced: Traced | None) -> None:
+    def _committed(self, due: Due, cycle: Outcome, traced: Traced | None) -> None:
         self.listener.produced_s.observe(cycle.done_s - cycle.joined_s)
         if traced is not None:
             traced.end(next((error.code for error in cycle.failures.values()), ""), message_bytes=due.size)

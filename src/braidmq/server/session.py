@@ -30,7 +30,7 @@ from braidmq.base.errors import BraidError
 from braidmq.base.tracing import Traced
 from braidmq.broker.admission import is_open
 from braidmq.broker.topics import Topic
-from braidmq.log.commit import Cycle
+from braidmq.log.commit import Outcome
 from braidmq.log.level import Level
 from braidmq.log.partition import PartitionLog
 from braidmq.security.authorizer import ANONYMOUS, Principal
@@ -395,7 +395,7 @@ class Session(asyncio.BufferedProtocol, ABC):
         began_s = monotonic()
         return lambda: histogram.observe(monotonic() - began_s)
 
-    def _run_done(self, due: Due, cycle: Cycle, level: Level, traced: Traced | None) -> None:
+    def _run_done(self, due: Due, cycle: Outcome, level: Level, traced: Traced | None) -> None:
         if traced is not None:
             traced.end(next((error.code for error in cycle.failures.values()), ""), answer_bytes=due.size)
         (self.listener.produced_s if due.size else self.listener.unanswered_s).observe(cycle.done_s - cycle.joined_s)

@@ -55,6 +55,7 @@ class Documents:
             "now_ms": broker.clock.now_ms(),
             "uptime_s": round(broker.clock.monotonic() - self._started_s, 3),
             "pid": os.getpid(),
+            **({} if broker.peers is None else {"cluster": broker.peers.cluster_id}),
             "hot_path": hot.IMPLEMENTATION,
             "python": sys.version.split()[0],
             "data_dir": broker.settings.data_dir,

@@ -96,9 +96,9 @@ class Shaping:
         for field in self._schema:
             match field.name:
                 case "topic":
-                    column = pa.repeat(pa.scalar(topic, pa.string()), rows)
+                    column = topics_of(topic, rows)
                 case "partition":
-                    column = pa.repeat(pa.scalar(partition, pa.int32()), rows)
+                    column = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(np.full(rows, partition, "<i4"))])
                 case "offset":
                     column = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(found.offsets)])
                 case "timestamp":
@@ -131,6 +131,14 @@ def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(at, ROWS_AT_ONCE_MAX)
 
 
+def topics_of(topic: str, rows: int) -> pa.Array:
+    # Not by `pa.scalar`: whatever makes Arrow look at a Python value makes it import pandas, which takes half a second of every
+    # new worker.
+    name = topic.encode()
+    ends: Any = np.arange(rows + 1, dtype="<i4") * np.int32(len(name))
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(name * rows)])
+
+
 def keys_of(rows: int, ends: bytes, data: bytes) -> pa.Array:
     """Keys; a record without one has null."""
     places = np.frombuffer(ends, "<i4")
@@ -144,7 +152,7 @@ def headers_of(rows: int, ends: bytes, blocks: bytes) -> pa.Array:
     """Headers in their order, which may repeat; a record without any has an empty list."""
     if not ends:
         return pa.Array.from_buffers(
-            HEADERS, rows, [None, pa.py_buffer(bytes(4 * (rows + 1)))], children=[pa.array([], HEADERS.value_type)]
+            HEADERS, rows, [None, pa.py_buffer(bytes(4 * (rows + 1)))], children=[pa.nulls(0, HEADERS.value_type)]
         )
     places = np.frombuffer(ends, "<i4").tolist()
     names: list[str] = []

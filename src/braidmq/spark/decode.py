@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from braidmq.schemas.schema import canonical_kind
@@ -73,6 +74,18 @@ _made: dict[Decoding, Decoder] = {}
 
 def no_errors(rows: int) -> pa.Array:
     return pa.nulls(rows, ERROR)
+
+
+def hot_column(kind: pa.DataType, rows: int, valid: bytes, ends: bytes, cells: bytes) -> pa.Array:
+    """A column as `hot.avro_columns` and `hot.json_columns` return it."""
+    there = np.frombuffer(valid, np.uint8)
+    nulls = len(there) - int(np.count_nonzero(there))
+    mask = pa.py_buffer(np.packbits(there, bitorder="little")) if nulls else None
+    if ends:
+        return pa.Array.from_buffers(kind, rows, [mask, pa.py_buffer(ends), pa.py_buffer(cells)], nulls)
+    if pa.types.is_boolean(kind):
+        cells = np.packbits(np.frombuffer(cells, np.uint8), bitorder="little").tobytes()
+    return pa.Array.from_buffers(kind, rows, [mask, pa.py_buffer(cells)], nulls)
 
 
 UNFIT: Final = (ValueError, ArithmeticError, TypeError)

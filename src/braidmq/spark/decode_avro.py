@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from braidmq import hot
 from braidmq.schemas.avro_schema import AvroSchema
-from braidmq.spark.decode import ERROR, Decoder, no_errors, row_by_row
+from braidmq.spark.decode import ERROR, Decoder, hot_column, no_errors, row_by_row
 
 _FLAT: Final = {
     "int": pa.int64(), "long": pa.int64(), "float": pa.float64(), "double": pa.float64(), "boolean": pa.bool_(),
@@ -106,9 +106,11 @@ class FlatAvroDecoder:
         found = hot.avro_columns(self._kinds, self._nulls, places, b"" if data is None else data)
         if found is None:
             return None
-        columns = [_typed(field.type, len(values), *column) for field, column in zip(self.type, found, strict=True)]
+        columns = [hot_column(field.type, len(values), *column) for field, column in zip(self.type, found, strict=True)]
         try:
-            columns = [column.cast(field.type) for field, column in zip(self.type, columns, strict=True)]
+            for column in columns:
+                if column.type == pa.string():
+                    column.validate(full=True)
         except pa.ArrowInvalid:
             # Some text is not UTF-8.
             return None
@@ -129,21 +131,17 @@ class FlatAvroDecoder:
                         except UnicodeDecodeError:
                             walk.bad[row] = True
                     bad = pa.array(walk.bad)
-                    column = pa.compute.if_else(bad, pa.scalar(None, pa.binary()), column).cast(pa.string())
+                    column = _without(bad, column).cast(pa.string())
             checked.append(column)
         return checked, faults
 
 
-def _typed(kind: pa.DataType, rows: int, valid: bytes, ends: bytes, cells: bytes) -> pa.Array:
-    """A column of `hot.avro_columns`; text as bytes, which are not known to be text yet."""
-    there = np.frombuffer(valid, np.uint8)
-    nulls = len(there) - int(np.count_nonzero(there))
-    mask = pa.py_buffer(np.packbits(there, bitorder="little")) if nulls else None
-    if ends:
-        return pa.Array.from_buffers(pa.binary(), rows, [mask, pa.py_buffer(ends), pa.py_buffer(cells)], nulls)
-    if pa.types.is_boolean(kind):
-        cells = np.packbits(np.frombuffer(cells, np.uint8), bitorder="little").tobytes()
-    return pa.Array.from_buffers(kind, rows, [mask, pa.py_buffer(cells)], nulls)
+def _without(mask: pa.Array, column: pa.Array) -> pa.Array:
+    """Bytes, with nulls in some rows."""
+    # Slow to import, and good rows do not need it.
+    import pyarrow.compute as pc
+
+    return pc.if_else(mask, pa.scalar(None, pa.binary()), column)
 
 
 class _Walk:
@@ -213,7 +211,7 @@ class _Walk:
         mask = None if valid is None or valid.all() else pa.array(~valid)
         column = cells.take(pa.array(np.arange(0, 2 * self._rows, 2, dtype=np.int32)))
         self.at += sizes
-        return column if mask is None else pa.compute.if_else(mask, pa.scalar(None, pa.binary()), column)
+        return column if mask is None else _without(mask, column)
 
     def _fixed(self, kind: str, width: int, valid: Any) -> Any:
         here = np.minimum(self.at, self._size)

@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -130,6 +129,9 @@ class Pushed:
 
     def rows(self, batch: pa.RecordBatch) -> pa.Array:
         """Which rows of a batch are wanted."""
+        # Slow to import, and only queries with such a filter need it.
+        import pyarrow.compute as pc
+
         column = batch.column("key")
         wanted = pa.repeat(pa.scalar(True), batch.num_rows)
         if self.keys is not None:

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
@@ -183,6 +182,9 @@ def _pieces(rows: Any, sizes: Any) -> Iterator[Any]:
 
 def _attrs(headers: pa.Array) -> tuple[Any, Any] | None:
     """Attribute blocks of a column of headers; None where no row has any."""
+    # Slow to import, and readers load this module too.
+    import pyarrow.compute as pc
+
     if not pc.any(pc.greater(pc.list_value_length(headers), 0)).as_py():
         return None
     blocks = [encode_attrs(_header(**pair) for pair in row) if row else b"" for row in headers.to_pylist()]

@@ -118,6 +118,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/api/v1/cluster/partitions/{topic}/{partition}", Rule.ADMIN, cluster.reassign_partition),
     Endpoint("GET", "/api/v1/cluster/leaders", Rule.AUTHENTICATED, cluster.list_leaders),
     Endpoint("POST", "/api/v1/cluster/rebalance", Rule.ADMIN, cluster.rebalance),
+    Endpoint("POST", "/api/v1/cluster/nodes/{node}/decommission", Rule.ADMIN, cluster.decommission_node),
+    Endpoint("POST", "/api/v1/cluster/nodes/{node}/recommission", Rule.ADMIN, cluster.recommission_node),
     # --- the broker itself
     Endpoint("GET", "/api/v1/health", Rule.NONE, system.check_health),
     Endpoint("GET", "/api/v1/version", Rule.AUTHENTICATED, system.get_version),

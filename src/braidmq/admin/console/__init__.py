@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from braidmq.admin.console import (
     access,
+    cluster,
     deliveries,
     groups,
     letters,
@@ -47,6 +48,7 @@ _PAGES: Final[tuple[PageRoute, ...]] = (
     *trail.PAGES,
     *system.PAGES,
     *reference.PAGES,
+    *cluster.PAGES,
 )
 
 

@@ -33,6 +33,7 @@ NAVIGATION: Final[tuple[tuple[str, tuple[Entry, ...]], ...]] = (
         Entry("Pipelines", "/console/pipelines"),
     )),
     ("Administration", (
+        Entry("Cluster", "/console/cluster"),
         Entry("Users", "/console/users", admin=True),
         Entry("ACLs", "/console/acls", admin=True),
         Entry("Audit", "/console/audit", admin=True),

@@ -17,6 +17,7 @@ from typing import Any, Final
 import braidmq
 from braidmq import hot
 from braidmq.admin.looking import open_logs, parts_of, subscribers
+from braidmq.admin.metrics.cluster import read_cluster
 from braidmq.base import limits
 from braidmq.base.figures import PRODUCED, Histogram
 from braidmq.broker.broker import Broker
@@ -62,6 +63,7 @@ class MetricsReader:
         await self._deliveries(found, pace)
         await self._group_lags(found, broker)
         self._work(found, broker)
+        read_cluster(found, self._server)
         self._flymq(found, broker)
         return found
 
@@ -69,7 +71,7 @@ class MetricsReader:
         server = self._server
         found.put("braid_build_info", 1, braidmq.__version__, hot.IMPLEMENTATION)
         found.put("braid_uptime_seconds", server.clock.monotonic() - server.started_s)
-        found.put("braid_ready", 1 if server.state == "ready" and not read_only else 0)
+        found.put("braid_ready", 1 if server.state == "ready" and not read_only and not _trouble(server) else 0)
         found.put("braid_recovery_truncated_bytes", server.broker.store.report.bytes_truncated)
         used = resource.getrusage(resource.RUSAGE_SELF)
         found.put("process_cpu_seconds_total", used.ru_utime + used.ru_stime)
@@ -205,8 +207,8 @@ class MetricsReader:
             "flymq_partitions_count": total("braid_partitions"),
             "flymq_consumer_groups_count": total("braid_groups"),
             "flymq_transactions_active": total("braid_transactions_open"),
-            "flymq_cluster_nodes": 1.0,
-            "flymq_is_leader": 1.0,
+            "flymq_cluster_nodes": total("braid_cluster_nodes") or 1.0,
+            "flymq_is_leader": 1.0 if broker.peers is None or broker.peers.coordinates else 0.0,
             "flymq_produce_latency_avg_microseconds": produced.total / count * 1e6 if count else 0.0,
         }.items():
             found.put(name, value)
@@ -216,6 +218,10 @@ def _sum(counts: Any) -> float:
     """Of a report, which anybody may have written."""
     values = counts.values() if isinstance(counts, dict) else ()
     return sum(value for value in values if isinstance(value, (int, float)))
+
+
+def _trouble(server: BrokerServer) -> str:
+    return "" if server.clustering is None else server.clustering.node.trouble
 
 
 def _resident_bytes(peak_kib: int) -> int:

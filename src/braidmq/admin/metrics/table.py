@@ -24,7 +24,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     # --- the broker
     Metric("braid_build_info", "gauge", "1, with the version and the hot path that runs.", ("version", "hot_path")),
     Metric("braid_uptime_seconds", "gauge", "Time since the broker began to start."),
-    Metric("braid_ready", "gauge", "1 when clients may come: recovered, not stopping, no partition read-only."),
+    Metric("braid_ready", "gauge", "1 when clients may come: recovered, not stopping, no partition read-only, no quorum lost."),
     Metric("braid_recovery_truncated_bytes", "gauge", "Bytes that the last start cut off as unfinished."),
     Metric("process_resident_memory_bytes", "gauge", "Memory of the process."),
     Metric("process_cpu_seconds_total", "counter", "Processor time of the process."),
@@ -81,6 +81,24 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("braid_pipeline_rows_in_total", "counter", "Rows that the newest run of a pipeline read.", ("pipeline",)),
     Metric("braid_pipeline_rows_out_total", "counter", "Rows that the newest run of a pipeline wrote.", ("pipeline",)),
     Metric("braid_pipeline_rows_rejected_total", "counter", "Rows that the newest run of a pipeline refused.", ("pipeline",)),
+    # --- the cluster, as this node sees it; a broker that runs alone has none of these
+    Metric("braid_cluster_nodes", "gauge", "Nodes of the cluster."),
+    Metric("braid_cluster_nodes_live", "gauge", "Nodes of the cluster that are here."),
+    Metric("braid_cluster_coordinator", "gauge", "1 on the node that coordinates."),
+    Metric("braid_cluster_coordinator_known", "gauge", "1 while some node coordinates."),
+    Metric("braid_cluster_quorum_up", "gauge", "1 while the metadata quorum answers this node."),
+    Metric("braid_cluster_quorum_seconds", "histogram", "Time that the metadata quorum took to answer this node."),
+    Metric("braid_cluster_leaders", "gauge", "Partitions that this node leads."),
+    Metric("braid_cluster_replicas", "gauge", "Partitions that this node has."),
+    Metric("braid_cluster_isr_partitions", "gauge", "Partitions that this node leads, by how many replicas are in sync.", ("isr",)),
+    Metric("braid_cluster_partitions_under_replicated", "gauge", "Partitions led here of which a replica is not in sync."),
+    Metric("braid_cluster_partitions_under_min_insync", "gauge", "Partitions led here with too few in sync to acknowledge."),
+    Metric("braid_cluster_partitions_offline", "gauge", "Partitions of the cluster that nobody leads."),
+    Metric("braid_cluster_partitions_reassigning", "gauge", "Partitions of the cluster that are on their way to other nodes."),
+    Metric("braid_cluster_replica_lag_records", "gauge", "Records that a node lacks of what is led here, at most.", ("node",)),
+    Metric("braid_cluster_elections_total", "counter", "How often a partition of the cluster got another leader."),
+    Metric("braid_cluster_isr_shrinks_total", "counter", "How often a replica left those in sync, in the whole cluster."),
+    Metric("braid_cluster_isr_expansions_total", "counter", "How often a replica came back in sync, in the whole cluster."),
     # --- the names of FlyMQ's server
     Metric("flymq_messages_produced_total", "counter", "As braid_records_in_total."),
     Metric("flymq_messages_consumed_total", "counter", "Records that were fetched or pushed, since the start."),
@@ -92,7 +110,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("flymq_consumer_groups_count", "gauge", "As braid_groups."),
     Metric("flymq_transactions_active", "gauge", "As braid_transactions_open."),
     Metric("flymq_cluster_nodes", "gauge", "Brokers of the cluster."),
-    Metric("flymq_is_leader", "gauge", "1: a broker alone leads everything."),
+    Metric("flymq_is_leader", "gauge", "1 on a broker that runs alone, and on the node that coordinates its cluster."),
     Metric("flymq_produce_latency_avg_microseconds", "gauge", "Mean time of a produce, since the start."),
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from braidmq.base.errors import BraidError
 from braidmq.client._backend import asyncio as backend
+from braidmq.client.faults import passes
 from braidmq.client.settings import ClientSettings
 from braidmq.wire import flymq
 
@@ -29,7 +30,7 @@ class Control:
         self._closed = False
 
     async def ask(self, requests: Sequence[flymq.Request]) -> list[flymq.Response]:
-        """The answers; raises the first error among them. Asked again when the connection breaks."""
+        """The answers; raises the first error among them. Asked again when the connection breaks, or a cluster has a setback."""
         return await self._ask(requests, apart=False)
 
     async def ask_apart(self, requests: Sequence[flymq.Request]) -> list[flymq.Response]:
@@ -48,7 +49,7 @@ class Control:
                 return answers(requests, await connection.call(frames, max(MOMENT_S, deadline_s - time.monotonic())))
             except BraidError as fault:
                 pause_s = min(backoff.next(), deadline_s - time.monotonic())
-                if fault.code != "CONNECTION_LOST" or self._closed or pause_s <= 0:
+                if (fault.code != "CONNECTION_LOST" and not passes(fault)) or self._closed or pause_s <= 0:
                     raise
             finally:
                 if apart and connection is not None:

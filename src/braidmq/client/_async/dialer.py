@@ -1,5 +1,7 @@
 """Finds a server that answers: the bootstrap addresses in turn, from the one that worked last, with pauses between rounds.
 
+In a cluster the addresses of its other nodes are learned as they are heard of, so that whichever was named first may go.
+
 With a user in the settings every connection logs in before anything else is sent on it. A refused login is no reason to try
 another server: they share their users, and a wrong password would only be guessed more often.
 """
@@ -8,6 +10,8 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Iterable
+from typing import Final
 
 from braidmq.base.errors import BraidError
 from braidmq.client._backend import asyncio as backend
@@ -21,6 +25,9 @@ from braidmq.wire.flymq import Auth, Authenticated
 
 from .connection import Connection, decode, encode
 
+SERVERS_MAX: Final = 64
+"""So many addresses are tried in a round, those that were learned included."""
+
 
 class Dialer:
     def __init__(self, settings: ClientSettings) -> None:
@@ -32,9 +39,24 @@ class Dialer:
             self._context = settings.ssl_context or client_context(
                 settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file
             )
+        first = self._servers[0].tls
+        self.speaks_tls = settings.wants_tls if first is None else first
+        """Whether TLS is spoken to nodes that are learned of: as to the first that was named."""
         self.without_batches: set[Address] = set()
         """Servers known to take only the documented opcodes."""
         self._warned = False
+
+    def learn(self, servers: Iterable[Address]) -> None:
+        """Other nodes of the same cluster, to be tried when those that are known do not answer."""
+        known = {server.place for server in self._servers}
+        new = [server for server in servers if server.place not in known]
+        if new:
+            self._servers = (*self._servers, *new)[:SERVERS_MAX]
+
+    def avoid(self, server: Address) -> None:
+        """Let the next connection be to another server, where there is one."""
+        if self._servers[self._preferred] == server:
+            self._preferred = (self._preferred + 1) % len(self._servers)
 
     def backoff(self) -> Backoff:
         return Backoff(self._settings.backoff_first_s, self._settings.backoff_most_s)
@@ -47,9 +69,10 @@ class Dialer:
         while True:
             reasons: list[str] = []
             distrusted = 0
-            for index in range(len(self._servers)):
-                number = (self._preferred + index) % len(self._servers)
-                server = self._servers[number]
+            servers = self._servers
+            for index in range(len(servers)):
+                number = (self._preferred + index) % len(servers)
+                server = servers[number]
                 left_s = deadline_s - time.monotonic()
                 try:
                     connection = await self._connect(server, min(self._settings.connect_timeout_s, max(0.01, left_s)))
@@ -68,8 +91,22 @@ class Dialer:
             delay_s = min(backoff.next(), deadline_s - time.monotonic())
             log.debug("no server answers (%s)", "; ".join(reasons))
             # A certificate does not become trustworthy by asking again.
-            if delay_s <= 0 or distrusted == len(self._servers) or await pause.wait(delay_s):
-                raise BraidError("UNREACHABLE", servers=", ".join(map(str, self._servers)), reason="; ".join(reasons))
+            if delay_s <= 0 or distrusted == len(servers) or await pause.wait(delay_s):
+                raise BraidError("UNREACHABLE", servers=", ".join(map(str, servers)), reason="; ".join(reasons))
+
+    async def dial_to(self, server: Address, timeout_s: float) -> Connection:
+        """A new connection to this one and no other, logged in. Raises UNREACHABLE at once when it does not answer."""
+        try:
+            return await self._connect(server, min(self._settings.connect_timeout_s, max(0.01, timeout_s)))
+        except BraidError as fault:
+            if fault.code not in ("CONNECTION_LOST", "TIMED_OUT"):
+                raise
+            reason = fault.text
+        except TimeoutError:
+            reason = "no answer in time"
+        except OSError as fault:
+            reason = str(fault)
+        raise BraidError("UNREACHABLE", servers=server, reason=reason)
 
     async def _connect(self, server: Address, timeout_s: float) -> Connection:
         tls = self._settings.wants_tls if server.tls is None else server.tls

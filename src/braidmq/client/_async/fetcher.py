@@ -5,18 +5,21 @@ server for as long as the settings allow. One that several partitions share asks
 last question wait, briefly and for another partition each time.
 
 A lost connection is replaced for as long as the consumer lives; the application hears of it when no server has answered for
-the whole time-out. A server that knows only the documented opcodes is polled instead.
+the whole time-out. A server that knows only the documented opcodes is polled instead. In a cluster a fetcher belongs to a node;
+partitions that it does not lead any more go to another fetcher (`fetching`), and so do all of them when it does not answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from braidmq import hot
 from braidmq.base.errors import BraidError
 from braidmq.client._backend import asyncio as backend
-from braidmq.client.faults import ServerError, lacks_opcode
+from braidmq.client.addresses import Address
+from braidmq.client.faults import ServerError, lacks_opcode, passes
 from braidmq.client.inbox import Chunk, Inbox, PartitionState
 from braidmq.client.reading import read_items
 from braidmq.client.settings import ClientSettings
@@ -26,6 +29,7 @@ from braidmq.wire.flymq import Fetch, FetchBatches, Fetched, FetchedBatches, Fra
 
 from .connection import Connection, decode, encode
 from .dialer import Dialer
+from .leaders import Leaders
 
 SHARED_WAIT_MS_MAX: Final = 100
 """Longest wait of a fetch that others stand behind; it is how late a record of a quiet partition may be noticed."""
@@ -34,17 +38,36 @@ POLL_SECONDS_MAX: Final = 0.1
 """Pause between questions to a server that cannot wait by itself; it doubles while nothing comes."""
 IDLE_SECONDS: Final = 1.0
 """How often a fetcher without anything to do looks again, should it have missed a signal."""
+SILENCE_SECONDS: Final = 2.0
+"""A node of a cluster that is late by so much with an answer may have hung: another one is asked who leads."""
+PASSING_SECONDS_MAX: Final = 0.5
+"""Longest pause before a partition that nobody leads is asked for again."""
 
 
 class Fetcher:
     def __init__(
-        self, dialer: Dialer, inbox: Inbox, parts: Sequence[PartitionState], settings: ClientSettings, arrived: backend.Signal
+        self,
+        dialer: Dialer,
+        leaders: Leaders,
+        inbox: Inbox,
+        parts: Iterable[PartitionState],
+        settings: ClientSettings,
+        arrived: backend.Signal,
+        server: Address | None,
+        move: Callable[[PartitionState, Fetcher], None],
     ) -> None:
         self.room = backend.Signal()
         """Set when something was taken from the inbox."""
+        self.server = server
+        """The only one to fetch from; None where any will do."""
+        self.parts = list(parts)
+        """Changed with the inbox's mutex held."""
+        self._leaders = leaders
+        self._move = move
+        self._held: dict[PartitionState, tuple[int, float]] = {}
+        """Partitions that nobody leads for the moment: how often that was so, and when they are asked for again."""
         self._dialer = dialer
         self._inbox = inbox
-        self._parts = list(parts)
         self._settings = settings
         self._arrived = arrived
         self._stop = backend.Signal()
@@ -59,9 +82,13 @@ class Fetcher:
         while not self._stop.is_set():
             self.room.clear()
             with self._inbox.mutex:
-                parts = self._inbox.wanting(self._parts)
+                parts = self._inbox.wanting(self.parts)
+                idle = not self.parts
+            parts, pause_s = self._due(parts)
             if not parts:
-                await self.room.wait(IDLE_SECONDS)
+                if idle:
+                    await self._disconnect()
+                await self.room.wait(pause_s)
                 continue
             try:
                 await self._round(parts)
@@ -74,10 +101,57 @@ class Fetcher:
                     self._interrupted = False
                     continue
                 log.debug("fetching failed: %s", fault)
+                if self.server is not None and fault.code in ("CONNECTION_LOST", "UNREACHABLE", "TIMED_OUT"):
+                    await self._find_leaders(self.server)
+                    await self._stop.wait(min(backoff.next(), PASSING_SECONDS_MAX))
+                    continue
                 if fault.code != "CONNECTION_LOST":
                     self._report(None, 0, fault)
                 await self._stop.wait(backoff.next())
         await self._disconnect()
+
+    def _due(self, parts: list[PartitionState]) -> tuple[list[PartitionState], float]:
+        """Those of `parts` that may be asked for now, and how long to wait where there are none."""
+        if not self._held:
+            return parts, IDLE_SECONDS
+        now_s = time.monotonic()
+        due = [part for part in parts if part not in self._held or self._held[part][1] <= now_s]
+        return due, max(0.001, min([IDLE_SECONDS, *(until_s - now_s for _, until_s in self._held.values() if until_s > now_s)]))
+
+    # --- the leaders of a cluster
+
+    async def _find_leaders(self, server: Address) -> None:
+        """This node is lost: let its partitions be fetched from whoever leads them now."""
+        self._leaders.forget(server)
+        with self._inbox.mutex:
+            parts = list(self.parts)
+        await self._leaders.refresh({part.topic for part in parts}, self._settings.timeout_s, self._stop)
+        for part in parts:
+            self._move(part, self)
+
+    async def _follow(self, part: PartitionState, fault: BraidError) -> None:
+        """This node does not lead a partition, or not with enough others: find out who does, and ask again later."""
+        told = self._leaders.told(part.topic, part.partition, fault) if fault.code == "NOT_LEADER" else None
+        times, _ = self._held.get(part, (0, 0.0))
+        if told is None or times:
+            await self._leaders.refresh([part.topic], self._settings.timeout_s, self._stop)
+            pause_s = min(self._settings.backoff_first_s * 2**times, PASSING_SECONDS_MAX)
+            self._held[part] = times + 1, time.monotonic() + pause_s
+            log.info("%s/%d is asked for again: %s", part.topic, part.partition, fault)
+        else:
+            self._held[part] = 1, 0.0
+        self._move(part, self)
+
+    async def _check_still_leads(self, connection: Connection, parts: Iterable[PartitionState]) -> None:
+        """A node that is silent may have hung: then nothing that it would say is worth waiting for."""
+        parts = list(parts)
+        await self._leaders.refresh({part.topic for part in parts}, self._settings.timeout_s, self._stop)
+        for part in parts:
+            leader = self._leaders.of(part.topic, part.partition)
+            if leader is not None and leader.place != connection.server.place:
+                raise BraidError("CONNECTION_LOST", server=connection.server, reason=f"it is silent, and {leader} leads now")
+
+    # --- from outside
 
     def interrupt(self) -> None:
         """A position changed: an answer that is waited for at the server is not wanted any more, and a new connection is sooner."""
@@ -100,11 +174,16 @@ class Fetcher:
         if connection is not None:
             await connection.close()
 
+    async def _dial(self) -> Connection:
+        if self.server is None:
+            return await self._dialer.dial(self._settings.timeout_s, self._stop)
+        return await self._dialer.dial_to(self.server, self._settings.timeout_s)
+
     async def _round(self, parts: list[PartitionState]) -> None:
         """Ask for all of `parts` once."""
         connection = self._connection
         if connection is None:
-            connection = self._connection = await self._dialer.dial(self._settings.timeout_s, self._stop)
+            connection = self._connection = await self._dial()
             if self._stop.is_set():
                 return
         batches = connection.server not in self._dialer.without_batches
@@ -138,18 +217,21 @@ class Fetcher:
         await connection.send([encode(request) for request in requests], timeout_s)
         found = False
         out_of_range: list[tuple[PartitionState, int, int]] = []
+        astray: list[tuple[PartitionState, BraidError]] = []
         for request, (part, generation, offset) in zip(requests, asked, strict=True):
-            frame = await connection.read(timeout_s)
-            if frame is None:
-                raise BraidError("TIMED_OUT", what=f"a fetch from {connection.server}", seconds=timeout_s)
+            frame = await self._read(connection, timeout_s, asked)
             try:
                 found |= self._take_answer(request, frame, part, generation, offset)
+                if self._held:
+                    self._held.pop(part, None)
             except BraidError as fault:
                 if request.op == Op.FETCH_BATCHES and lacks_opcode(fault):
                     log.info("%s has no FETCH_BATCHES; using FETCH", connection.server)
                     self._dialer.without_batches.add(connection.server)
                 elif fault.code == "OFFSET_OUT_OF_RANGE":
                     out_of_range.append((part, generation, offset))
+                elif passes(fault):
+                    astray.append((part, fault))
                 elif fault.retriable:
                     log.warning("fetching %s/%d will be tried again: %s", part.topic, part.partition, fault)
                     await self._stop.wait(self._settings.backoff_first_s)
@@ -157,7 +239,25 @@ class Fetcher:
                     self._report(part, generation, fault)
         for part, generation, offset in out_of_range:
             await self._clamp(connection, part, generation, offset)
+        for part, setback in astray:
+            await self._follow(part, setback)
         return found
+
+    async def _read(self, connection: Connection, timeout_s: float, asked: list[tuple[PartitionState, int, int]]) -> Frame:
+        """The next answer. A node of a cluster that is silent for long is looked after."""
+        frame: Frame | None = None
+        left_s = timeout_s
+        if self._leaders.clustered:
+            step_s = SILENCE_SECONDS + self._settings.fetch_wait_ms / 1000
+            while frame is None and left_s > step_s:
+                frame = await connection.read(step_s)
+                left_s -= step_s
+                if frame is None:
+                    await self._check_still_leads(connection, [part for part, _, _ in asked])
+        frame = frame or await connection.read(left_s)
+        if frame is None:
+            raise BraidError("TIMED_OUT", what=f"a fetch from {connection.server}", seconds=timeout_s)
+        return frame
 
     def _wait_ms(self, sharing: int) -> int:
         if sharing == 1:
@@ -167,7 +267,8 @@ class Fetcher:
     async def _rest(self, found: bool, batches: bool, sharing: int) -> None:
         """Adapt to how much comes: ask at once after a find, more patiently the longer nothing does."""
         if sharing > 1:
-            self._parts.append(self._parts.pop(0))
+            with self._inbox.mutex:
+                self.parts[:] = self.parts[1:] + self.parts[:1]
         if found:
             self._shared_wait_ms = 1
             self._pause_s = POLL_SECONDS_FIRST

@@ -13,6 +13,8 @@ from typing import Final
 
 from braidmq.base.errors import BraidError
 from braidmq.client._backend import asyncio as backend
+from braidmq.client.addresses import Address
+from braidmq.client.backoff import Backoff
 from braidmq.wire.flymq import Frame
 
 from .connection import Connection
@@ -26,8 +28,10 @@ REFUSALS_MAX: Final = 3
 
 
 class Pool:
-    def __init__(self, dialer: Dialer, size: int) -> None:
+    def __init__(self, dialer: Dialer, size: int, server: Address | None = None) -> None:
         self._dialer = dialer
+        self._server = server
+        """The only one to connect to; None where any will do."""
         self._size = size
         self._mutex = backend.Mutex()
         self._idle: list[Connection] = []
@@ -87,13 +91,18 @@ class Pool:
         if found is not None:
             return found
         try:
-            connection = await self._dialer.dial(timeout_s)
+            connection = await self._dial(timeout_s)
         finally:
             with self._mutex:
                 self._opening -= 1
         with self._mutex:
             self._enter(connection, alone)
         return connection
+
+    async def _dial(self, timeout_s: float) -> Connection:
+        if self._server is None:
+            return await self._dialer.dial(timeout_s)
+        return await self._dialer.dial_to(self._server, timeout_s)
 
     def _enter(self, connection: Connection, alone: bool) -> None:
         self._busy[connection] = self._busy.get(connection, 0) + 1
@@ -123,3 +132,33 @@ class Pool:
             connection.abort()
         for connection in idle:
             await connection.close()
+
+
+class Pools:
+    """The shared connections of a client: to any server, and in a cluster to each node that leads something."""
+
+    def __init__(self, dialer: Dialer, size: int) -> None:
+        self.any = Pool(dialer, size)
+        self._dialer = dialer
+        self._size = size
+        self._mutex = backend.Mutex()
+        self._nodes: dict[Address, Pool] = {}
+
+    def at(self, server: Address | None) -> Pool:
+        """Connections to one node; to any where none is named."""
+        if server is None:
+            return self.any
+        with self._mutex:
+            pool = self._nodes.get(server)
+            if pool is None:
+                pool = self._nodes[server] = Pool(self._dialer, self._size, server)
+            return pool
+
+    def backoff(self) -> Backoff:
+        return self._dialer.backoff()
+
+    async def close(self) -> None:
+        with self._mutex:
+            nodes = list(self._nodes.values())
+        for pool in (self.any, *nodes):
+            await pool.close()

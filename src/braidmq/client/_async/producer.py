@@ -2,7 +2,7 @@
 
 `send` puts a record into its partition's open batch and returns at once. A batch leaves when it is full, or when its oldest
 record has waited `linger_ms`; whoever fills a batch sends it, so a busy producer needs no other task. One task keeps the
-connection and reads the answers, another one keeps the time.
+connection and reads the answers (`producer_link`; in a cluster one for each node that leads something), another one keeps the time.
 
 What this promises: see `outbox`. In short, with a server that takes batches every record that was acknowledged is stored
 once and in order within its partition, through lost connections and restarts of the broker; with a server that knows only the
@@ -13,7 +13,6 @@ nothing can tell whether they were stored (or, with `retries_may_duplicate`, are
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final
@@ -23,28 +22,25 @@ from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import BATCH_RECORDS_MAX, KIB
 from braidmq.client._backend import asyncio as backend
+from braidmq.client.addresses import Address
 from braidmq.client.cipher import ValueCipher
-from braidmq.client.faults import ServerError, lacks_opcode
-from braidmq.client.models import RecordMetadata
 from braidmq.client.outbox import Lane, Outbox, PendingBatch
 from braidmq.client.settings import ClientSettings
-from braidmq.client.tracing import log
 from braidmq.log.attrs import encode_headers
 from braidmq.wire import flymq
 
-from .connection import Connection, answers, decode, encode
+from .asking import Asker
 from .dialer import Dialer
-from .pool import MOMENT_S, Pool
+from .pool import MOMENT_S
+from .producer_link import TICK_SECONDS, Link, Sending
 from .topics import create_as_producer, partition_count
 
 RECORD_OVERHEAD_BYTES: Final = 40
 """What a record adds to a batch beside its key and value, counted generously."""
 RECORD_BYTES_MAX: Final = limits.RECORD_BYTES_MAX - KIB
 """A record that is within the limit together with the batch around it."""
-TICK_SECONDS: Final = 0.25
-"""How often time-outs are looked after while nothing else happens."""
-RETRY_SECONDS: Final = 0.1
-"""Pause before a batch that the server refused for the moment goes again."""
+LEADERS_SECONDS: Final = 0.25
+"""How often it is asked who leads, while partitions that are written to have nobody known."""
 JOIN_SECONDS_MAX: Final = 5.0
 """How long `close` waits for the background tasks, which end at once unless something is wrong."""
 _monotonic: Final = time.monotonic
@@ -73,28 +69,15 @@ class _Topic:
             self.current = (self.current + 1) % self.count
 
 
-class _Flight:
-    """A batch on the wire: how many answers it still gets, and those it got."""
-
-    __slots__ = ("answers_left", "batch", "op", "outcomes", "sent_s")
-
-    def __init__(self, batch: PendingBatch, op: int, answers_left: int, sent_s: float) -> None:
-        self.batch = batch
-        self.op = op
-        self.answers_left = answers_left
-        self.sent_s = sent_s
-        self.outcomes: list[RecordMetadata | BraidError] = []
-
-
 class Producer:
     """Sends records in batches. Made by `Client.producer`; use it as a context manager, or `close` it."""
 
     def __init__(
-        self, dialer: Dialer, pool: Pool, settings: ClientSettings, cipher: ValueCipher | None, new_producer_id: Callable[[], int]
+        self, dialer: Dialer, asker: Asker, settings: ClientSettings, cipher: ValueCipher | None, new_producer_id: Callable[[], int]
     ) -> None:
         self.closed = False
-        self._dialer = dialer
-        self._pool = pool
+        self._asker = asker
+        self._leaders = asker.leaders
         self._settings = settings
         self._cipher = cipher
         self._new_producer_id = new_producer_id
@@ -111,17 +94,18 @@ class Producer:
         self._lingers = settings.linger_ms > 0
         self._topics: dict[str, _Topic] = {}
         self._opening = backend.Lock()
-        self._connection: Connection | None = None
-        self._flights: deque[_Flight] = deque()
-        self._pumping = False
-        self._room = backend.Signal()
-        self._work = backend.Signal()
-        self._timer = backend.Signal()
-        self._timer_due_s: float | None = None
-        """When the timer looks for batches that have lingered long enough; None when it does not expect any."""
+        self._sending = Sending(dialer, asker.leaders, settings, self._outbox)
+        self._sending.topic_gone = self._forget_topic
+        self._sending.astray = self._route
+        self._sending.given_up = self._give_up
+        self._room, self._timer, self._stop = self._sending.room, self._sending.timer, self._sending.stop
+        self._main = Link(self._sending, None)
+        """To whichever server answers: the only one there is, or in a cluster one that says who leads."""
+        self._links: dict[Address | None, Link] = {None: self._main}
         self._timer_idle = False
-        self._stop = backend.Signal()
         self._tasks: list[backend.Task] = []
+        self._routing: backend.Signal | None = None
+        """Set while it is not known who leads what is to be sent; there is none with a broker that runs alone."""
 
     async def __aenter__(self) -> Producer:
         return self
@@ -236,15 +220,20 @@ class Producer:
             await self.flush()
         finally:
             self._stop.set()
-            self._work.set()
             self._timer.set()
             self._room.set()
             with self._mutex:
-                connection = self._connection
+                links = list(self._links.values())
                 self._outbox.fail_all(BraidError("CLIENT_CLOSED", what="producer"))
-            if connection is not None:
-                connection.abort()
-            for task in self._tasks:
+                tasks = list(self._tasks)
+            if self._routing is not None:
+                self._routing.set()
+            for link in links:
+                link.work.set()
+                connection = link.connection
+                if connection is not None:
+                    connection.abort()
+            for task in tasks:
                 await task.join(JOIN_SECONDS_MAX)
 
     # --- topics
@@ -266,19 +255,21 @@ class Producer:
                 raise BraidError("CLIENT_CLOSED", what="producer")
             if not self._tasks:
                 self._tasks = [
-                    backend.spawn(self._run_connection, "braidmq producer connection"),
+                    backend.spawn(self._main.run, "braidmq producer connection"),
                     backend.spawn(self._run_timer, "braidmq producer timer"),
                 ]
-            timeout_s = self._settings.timeout_s
-            count = await partition_count(self._pool, topic, timeout_s)
+            count = await partition_count(self._asker, topic)
             written: flymq.RecordMetadata | None = None
             if count == 0:
-                if not await create_as_producer(self._pool, topic, timeout_s):
+                if not await create_as_producer(self._asker, topic):
                     written = await self._produce_alone(topic, key, value, attrs, ttl_ms, partition)
-                count = await partition_count(self._pool, topic, timeout_s)
+                count = await partition_count(self._asker, topic)
                 if count == 0:
                     raise BraidError("TOPIC_NOT_FOUND", topic=topic)
             lanes = [Lane(topic, number, self._new_producer_id()) for number in range(count)]
+            with self._mutex:
+                for lane in lanes:
+                    lane.way = self._link(self._leaders.of(topic, lane.partition))
             known = self._topics[topic] = _Topic(lanes)
             if written is not None:
                 done = _Delivery(PendingBatch.written(known.at(written.partition), written.offset, written.timestamp), 0)
@@ -291,20 +282,23 @@ class Producer:
             what = "headers need" if attrs else "a time to live needs"
             raise BraidError("INVALID_ARGUMENT", reason=f"{what} a server that takes batches")
         request = flymq.Produce(topic, key or b"", value, -1 if partition is None else partition)
-        answer = answers([request], await self._pool.call([encode(request)], self._settings.timeout_s, again=False))[0]
-        assert isinstance(answer, flymq.RecordMetadata)
-        return answer
+        return await self._asker.ask(request, flymq.RecordMetadata, again=False)
+
+    def _forget_topic(self, topic: str) -> None:
+        self._topics.pop(topic, None)
 
     # --- the buffer
 
     def _begin(self, lane: Lane) -> PendingBatch:
         self._outbox.seal(lane)
         batch = self._outbox.begin(lane, _monotonic())
-        if not self._work.is_set():
-            self._work.set()
-        if self._timer_idle or (self._lingers and self._timer_due_s is None):
+        link = lane.way
+        assert isinstance(link, Link)
+        if not link.work.is_set():
+            link.work.set()
+        if self._timer_idle or (self._lingers and self._sending.timer_due_s is None):
             self._timer_idle = False
-            self._timer_due_s = batch.due_s
+            self._sending.timer_due_s = batch.due_s
             self._timer.set()
         return batch
 
@@ -319,95 +313,13 @@ class Producer:
                 "TIMED_OUT", what="waiting for room in the producer's buffer", seconds=self._settings.delivery_timeout_s
             )
 
-    # --- sending
-
     async def _pump(self) -> None:
-        """Send everything that may be sent now. One caller at a time does it, for all."""
-        with self._mutex:
-            if self._pumping or self._connection is None:
-                return
-            self._pumping = True
-        try:
-            while True:
-                with self._mutex:
-                    connection = self._connection
-                    frames = self._load(connection) if connection is not None else []
-                    if connection is None or not frames:
-                        self._pumping = False
-                        return
-                await connection.send(frames, self._settings.timeout_s)
-        except BraidError as fault:
-            # Whoever reads this connection's answers notices as well, and sees to it that everything is sent again.
-            log.debug("sending failed: %s", fault)
-            self._pumping = False
-        except BaseException:
-            self._pumping = False
-            raise
-
-    def _load(self, connection: Connection) -> list[bytes]:
-        """The frames of all batches that may be sent; they are in flight from here on."""
-        now_s = _monotonic()
-        frames: list[bytes] = []
-        batches = connection.server not in self._dialer.without_batches
-        for batch in self._outbox.take(now_s):
-            if batches:
-                try:
-                    batch.frame = batch.frame or self._encode(batch)
-                except BraidError as fault:
-                    self._outbox.fail(batch, fault)
-                    continue
-                frames.append(batch.frame)
-                self._flights.append(_Flight(batch, flymq.Op.PRODUCE_BATCH, 1, now_s))
-            elif (unfit := self._unfit(batch, connection)) is not None:
-                self._outbox.fail(batch, unfit)
-                continue
-            else:
-                frames += self._encode_one_by_one(batch)
-                self._flights.append(_Flight(batch, flymq.Op.PRODUCE, len(batch.values), now_s))
-            batch.sent = True
-        return frames
-
-    def _encode(self, batch: PendingBatch) -> bytes:
-        lane = batch.lane
-        data = hot.encode_batch(batch.keys, batch.values, batch.attrs, lane.producer_id, 0, batch.sequence)
-        if batch.ttls_ms is not None:
-            # Imported here: it needs numpy, which takes longer to load than all of the client, and few records have one.
-            from braidmq.hot.expiring import with_times_to_live
-
-            data = with_times_to_live(data, batch.ttls_ms)
-        return encode(flymq.ProduceBatch(lane.topic, lane.partition, data))
-
-    def _encode_one_by_one(self, batch: PendingBatch) -> list[bytes]:
-        topic, partition = batch.lane.topic, batch.lane.partition
-        return [
-            encode(flymq.Produce(topic, key or b"", value, partition)) for key, value in zip(batch.keys, batch.values, strict=True)
-        ]
-
-    def _unfit(self, batch: PendingBatch, connection: Connection) -> BraidError | None:
-        """Why a batch cannot go to a server that takes only single records."""
-        if batch.attrs is not None or batch.ttls_ms is not None:
-            what = "headers need" if batch.attrs is not None else "a time to live needs"
-            reason = f"{what} a server that takes batches, and {connection.server} does not"
-            return BraidError("INVALID_ARGUMENT", reason=reason)
-        if batch.sent and not self._settings.retries_may_duplicate:
-            return BraidError("CONNECTION_LOST", server=connection.server, reason="it replaced one that may have stored the record")
-        return None
-
-    # --- background tasks
-
-    async def _run_connection(self) -> None:
-        try:
-            await self._keep_connection()
-        except Exception as fault:
-            self._give_up(fault)
-            raise
-
-    async def _run_timer(self) -> None:
-        try:
-            await self._keep_time()
-        except Exception as fault:
-            self._give_up(fault)
-            raise
+        """Send everything that may be sent now."""
+        if len(self._links) == 1:
+            await self._main.pump()
+            return
+        for link in list(self._links.values()):
+            await link.pump()
 
     def _give_up(self, fault: Exception) -> None:
         """A bug of ours must not leave anybody waiting for ever."""
@@ -417,132 +329,77 @@ class Producer:
         self._stop.set()
         self._room.set()
 
-    # --- the connection and its answers
+    # --- which way
 
-    async def _keep_connection(self) -> None:
-        """Connect whenever there is something to send, and read answers until the connection breaks."""
-        backoff = self._dialer.backoff()
+    def _link(self, server: Address | None) -> Link:
+        """The way to a node, made by the first who needs it. Called with the mutex held."""
+        connection = self._main.connection
+        if server is None or (connection is not None and connection.server.place == server.place):
+            return self._main
+        link = self._links.get(server)
+        if link is None:
+            link = self._links[server] = Link(self._sending, server)
+            self._tasks.append(backend.spawn(link.run, f"braidmq producer connection to {server}"))
+        return link
+
+    def _route(self, lane: Lane) -> None:
+        """Let a lane go to whoever leads its partition, as soon as nothing of it is in flight. Called with the mutex held."""
+        if not self._leaders.clustered:
+            return
+        leader = self._leaders.of(lane.topic, lane.partition)
+        link = self._link(leader)
+        if not lane.in_flight and not self.closed:
+            self._outbox.move(lane, link)
+            link.work.set()
+            self._timer.set()
+        if self._routing is None:
+            self._routing = backend.Signal()
+            self._tasks.append(backend.spawn(self._run_routing, "braidmq producer leaders"))
+        if leader is None or lane.in_flight or not link.connected:
+            self._routing.set()
+
+    async def _run_routing(self) -> None:
+        try:
+            await self._keep_routing()
+        except Exception as fault:
+            self._give_up(fault)
+            raise
+
+    async def _keep_routing(self) -> None:
+        """Find out who leads, while that is not known of something that is to be sent."""
+        assert self._routing is not None
         while not self._stop.is_set():
-            await self._work.wait()
+            await self._routing.wait()
+            self._routing.clear()
             if self._stop.is_set():
                 return
-            try:
-                connection = await self._dialer.dial(self._settings.timeout_s, self._stop)
-            except BraidError as fault:
-                if not self._stop.is_set():
-                    log.warning("the producer waits for a server: %s", fault)
-                if not fault.retriable:
-                    # A refused login: asking again with the same password only makes it worse.
-                    with self._mutex:
-                        self._outbox.fail_all(fault)
-                        self._work.clear()
-                    self._room.set()
-                await self._stop.wait(backoff.next())
-                continue
             with self._mutex:
-                self._connection = connection
-            self._timer.set()
-            answered = False
-            try:
-                await self._pump()
-                answered = await self._read_answers(connection)
-            except BraidError as fault:
-                connection.abort()
-                self._requeue(connection, fault)
-            await connection.close()
-            if answered:
-                backoff.reset()
-            await self._stop.wait(backoff.next())
-
-    def _requeue(self, connection: Connection, fault: BraidError) -> None:
-        with self._mutex:
-            self._connection = None
-            flights = list(self._flights)
-            self._flights.clear()
-            if flights:
-                log.info("%d batches in flight: %s", len(flights), fault)
-            for flight in flights:
-                recognises_duplicates = flight.op == flymq.Op.PRODUCE_BATCH
-                if flight.outcomes:
-                    # Some of its records are stored for certain, so the batch as a whole must not go again.
-                    missing = flight.batch.size - len(flight.outcomes)
-                    self._outbox.answered_one_by_one(flight.batch, flight.outcomes + [fault] * missing)
-                else:
-                    self._outbox.lost([flight.batch], fault, recognises_duplicates)
-            if self._outbox.empty:
-                self._work.clear()
-        self._room.set()
-
-    async def _read_answers(self, connection: Connection) -> bool:
-        """Read until the connection breaks, which raises."""
-        while True:
-            frame = await connection.read(TICK_SECONDS)
-            if frame is None:
-                self._check_answer_time(connection)
-                continue
+                topics = list(dict.fromkeys(lane.topic for lane in self._outbox.busy()))
+            await self._leaders.refresh(topics, self._settings.timeout_s, self._stop)
             with self._mutex:
-                while frame is not None:
-                    self._take_answer(connection, frame)
-                    frame = connection.next_buffered()
-            self._room.set()
-            batches = connection.server not in self._dialer.without_batches
-            if batches:
-                await self._pump()
-            if not batches or (self._timer_due_s is None and not self._outbox.empty):
-                # Without batches many small answers may be on their way, and whoever reads them must not get stuck in
-                # a send; and a lane that was full when the timer last looked may have a batch to watch now.
-                self._timer.set()
-
-    def _check_answer_time(self, connection: Connection) -> None:
-        with self._mutex:
-            late = bool(self._flights) and _monotonic() - self._flights[0].sent_s > self._settings.timeout_s
-        if late:
-            raise BraidError("TIMED_OUT", what=f"an acknowledgement of {connection.server}", seconds=self._settings.timeout_s)
-
-    def _take_answer(self, connection: Connection, frame: flymq.Frame) -> None:
-        if not self._flights:
-            raise BraidError("UNEXPECTED_REPLY", reason="more than it was asked")
-        flight = self._flights[0]
-        fault: BraidError | None = None
-        answer: flymq.Response | None = None
-        try:
-            answer = decode(flight.op, frame)
-        except ServerError as refusal:
-            fault = refusal
-        flight.answers_left -= 1
-        if flight.answers_left == 0:
-            self._flights.popleft()
-        batch = flight.batch
-        if flight.op == flymq.Op.PRODUCE:
-            if isinstance(answer, flymq.RecordMetadata):
-                flight.outcomes.append(RecordMetadata(answer.topic, answer.partition, answer.offset, answer.timestamp))
-            elif fault is not None:
-                flight.outcomes.append(fault)
-            if flight.answers_left == 0 and not batch.done:
-                self._outbox.answered_one_by_one(batch, flight.outcomes)
-        elif batch.done:
-            return
-        elif isinstance(answer, flymq.BatchProduced):
-            self._outbox.acknowledged(batch, answer.base_offset, answer.timestamp)
-        elif fault is not None and lacks_opcode(fault):
-            if connection.server not in self._dialer.without_batches:
-                log.info("%s has no PRODUCE_BATCH; using PRODUCE", connection.server)
-                self._dialer.without_batches.add(connection.server)
-            self._outbox.not_accepted(batch)
-        elif fault is not None:
-            if fault.code == "TOPIC_NOT_FOUND":
-                self._topics.pop(batch.lane.topic, None)
-            self._outbox.refused(batch, fault, _monotonic() + RETRY_SECONDS)
+                for lane in self._outbox.busy():
+                    leader = self._leaders.of(lane.topic, lane.partition)
+                    if leader is not None and not lane.in_flight:
+                        # One that is named and not reached may be gone, and the others may not know it yet: then it is asked again.
+                        self._route(lane)
+            await self._stop.wait(LEADERS_SECONDS)
 
     # --- time
+
+    async def _run_timer(self) -> None:
+        try:
+            await self._keep_time()
+        except Exception as fault:
+            self._give_up(fault)
+            raise
 
     async def _keep_time(self) -> None:
         """Send batches that have lingered long enough, and give up what has waited for too long."""
         while not self._stop.is_set():
             self._timer.clear()
             with self._mutex:
-                due_s = self._outbox.deadline_s() if self._connection is not None else None
-                self._timer_due_s = due_s
+                due_s = self._outbox.deadline_s()
+                self._sending.timer_due_s = due_s
                 idle = self._timer_idle = self._outbox.empty
             if due_s is not None:
                 await self._timer.wait(min(max(MOMENT_S, due_s - _monotonic()), TICK_SECONDS))

@@ -21,7 +21,7 @@ class Upkeep:
         self._asker = asker
 
     async def document(self, name: str) -> Any:
-        """One of the broker's documents: `status`, `connections`, `recovery` or `configuration`."""
+        """One of the broker's documents: `status`, `connections`, `recovery`, `configuration` or `cluster`."""
         answer = await self._asker.ask(flymq.Document(name), flymq.DocumentText)
         try:
             return json.loads(answer.document)

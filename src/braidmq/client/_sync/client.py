@@ -24,14 +24,16 @@ from braidmq.wire import flymq
 from .accounts import Acls, Roles, Users
 from .asking import Asker, expect
 from .audit import Audit
+from .cluster import Cluster
 from .connection import encode
 from .consumer import Consumer, Start
 from .dead_letters import DeadLetters
 from .delays import DelayedRecords
 from .dialer import Dialer
 from .groups import Groups
+from .leaders import Leaders
 from .pipelines import Pipelines
-from .pool import Pool
+from .pool import Pools
 from .presence import Presence
 from .producer import Producer
 from .schemas import Schemas
@@ -57,18 +59,19 @@ def connect(
 
 
 class Client:
-    """Talks to one broker, over as many connections as that needs.
+    """Talks to a broker, or to the nodes of a cluster, over as many connections as that needs.
 
     `group`, `schema`, `dlq`, `delayed`, `txn`, `user`, `role`, `acl`, `audit` and `pipeline` do what the commands with these
-    names do; `upkeep` is for those who run the broker, `stage` for writers that are many processes.
+    names do; `upkeep` and `cluster` are for those who run it, `stage` for writers that are many processes.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self._cipher = ValueCipher(settings.encryption_key) if settings.encryption_key else None
         self._dialer = Dialer(settings)
-        self._pool = Pool(self._dialer, settings.pool_size)
-        self._asker = Asker(self._pool, settings)
+        self._pools = Pools(self._dialer, settings.pool_size)
+        self._leaders = Leaders(self._dialer)
+        self._asker = Asker(self._pools, self._leaders, settings)
         self._ask = self._asker.ask
         self.group = Groups(self._asker)
         self.schema = Schemas(self._asker)
@@ -82,13 +85,14 @@ class Client:
         self.audit = Audit(self._asker)
         self.pipeline = Pipelines(self._asker)
         self.upkeep = Upkeep(self._asker)
+        self.cluster = Cluster(self._asker)
         self._epochs: dict[str, int] = {}
         self._keyless = itertools.count()
         self._children: list[Producer | Consumer | Transaction | Presence] = []
 
     def open(self) -> Client:
         """Make sure that a server answers. Without it, the first request finds out."""
-        self._pool.server(self.settings.timeout_s)
+        self._pools.any.server(self.settings.timeout_s)
         return self
 
     def close(self) -> None:
@@ -100,7 +104,7 @@ class Client:
                 child.close()
             except BraidError as fault:
                 faults.append(fault)
-        self._pool.close()
+        self._pools.close()
         if faults:
             raise faults[0]
 
@@ -215,10 +219,9 @@ class Client:
 
     def partitions_for_writing(self, topic: str) -> int:
         """How many partitions a topic has; one that is missing is created as for any producer, where that is allowed."""
-        timeout_s = self.settings.timeout_s
-        count = partition_count(self._pool, topic, timeout_s)
-        if count == 0 and create_as_producer(self._pool, topic, timeout_s):
-            count = partition_count(self._pool, topic, timeout_s)
+        count = partition_count(self._asker, topic)
+        if count == 0 and create_as_producer(self._asker, topic):
+            count = partition_count(self._asker, topic)
         if count == 0:
             raise BraidError("TOPIC_NOT_FOUND", topic=topic)
         return count
@@ -349,7 +352,7 @@ class Client:
             "delivery_timeout_s": delivery_timeout_s, "retries_may_duplicate": retries_may_duplicate,
         }  # fmt: skip
         settings = override(self.settings, given)
-        producer = Producer(self._dialer, self._pool, settings, self._cipher, lambda: random.getrandbits(63))
+        producer = Producer(self._dialer, self._asker, settings, self._cipher, lambda: random.getrandbits(63))
         self._adopt(producer)
         return producer
 
@@ -383,7 +386,8 @@ class Client:
         names = [topics] if isinstance(topics, str) else topics
         wanted: dict[str, Sequence[int] | None] = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names)
         settings = override(self.settings, given)
-        consumer = Consumer(self._dialer, settings, self._cipher, wanted, group, start or ("committed" if group else "earliest"))
+        begin = start or ("committed" if group else "earliest")
+        consumer = Consumer(self._dialer, self._leaders, settings, self._cipher, wanted, group, begin)
         self._adopt(consumer)
         return consumer
 

@@ -37,7 +37,8 @@ from braidmq.wire import flymq
 from .consumed import ConsumedRecord, kind_for
 from .control import Control
 from .dialer import Dialer
-from .fetcher import Fetcher
+from .fetching import Fetching
+from .leaders import Leaders
 from .membership import Membership
 
 Start = Literal["earliest", "latest", "committed"]
@@ -53,6 +54,7 @@ class Consumer:
     def __init__(
         self,
         dialer: Dialer,
+        leaders: Leaders,
         settings: ClientSettings,
         cipher: ValueCipher | None,
         topics: Mapping[str, Sequence[int] | None],
@@ -78,9 +80,8 @@ class Consumer:
         self._starting = backend.Lock()
         self._started = False
         self._control = Control(dialer, settings, self._stop, self._greeting)
-        self._fetchers: list[Fetcher] = []
-        self._fetcher_of: dict[PartitionState, Fetcher] = {}
-        self._fetching: list[backend.Task] = []
+        self._leaders = leaders
+        self._fetching = Fetching(dialer, leaders, self._inbox, settings, self._arrived)
         self._committing: backend.Task | None = None
         self._kind = kind_for(self)
         self._chunk: Chunk | None = None
@@ -141,6 +142,7 @@ class Consumer:
         assigned: list[TopicPartition] = []
         for question, answer in zip(questions, self._control.ask(questions), strict=True):
             assert isinstance(answer, flymq.TopicMetadata)
+            self._leaders.learn(answer, self._settings.timeout_s)
             chosen = self._topics[question.topic]
             for partition in range(len(answer.partitions)) if chosen is None else chosen:
                 if not 0 <= partition < len(answer.partitions):
@@ -166,20 +168,7 @@ class Consumer:
             states.append(state)
         with self._inbox.mutex:
             self._inbox.replace(states)
-        count = min(len(states), self._settings.fetch_connections)
-        for number in range(count):
-            fetcher = Fetcher(self._dialer, self._inbox, states[number::count], self._settings, self._arrived)
-            for state in states[number::count]:
-                self._fetcher_of[state] = fetcher
-            self._fetchers.append(fetcher)
-            self._fetching.append(backend.spawn(fetcher.run, f"braidmq fetcher {number}"))
-
-    def _end_fetching(self) -> None:
-        for fetcher in self._fetchers:
-            fetcher.stop()
-        for task in self._fetching:
-            task.join(JOIN_SECONDS_MAX)
-        self._fetchers, self._fetching = [], []
+        self._fetching.begin(states)
 
     # --- sharing partitions with the group
 
@@ -202,7 +191,7 @@ class Consumer:
         """The membership has news."""
         if fault is None:
             self._recalled = True
-        elif not fault.retriable or not self._fetchers:
+        elif not fault.retriable or not self._fetching.running:
             # What may pass is told by the fetchers, which meet it too.
             with self._inbox.mutex:
                 self._inbox.fail(None, 0, fault)
@@ -240,10 +229,10 @@ class Consumer:
             except BraidError as fault:
                 self._unstored = kept
                 log.info("group %s: positions not committed before partitions were given up: %s", self.group, fault)
-        self._end_fetching()
+        self._fetching.end()
         with self._inbox.mutex:
             self._inbox.replace([])
-        self._fetcher_of = {}
+        self._fetching.forget()
         self._chunk, self._records, self._current = None, iter(_NOTHING), None
         self._handed.clear()
         self._retries = Retries()
@@ -341,7 +330,7 @@ class Consumer:
             with self._inbox.mutex:
                 chunk = self._chunk = self._inbox.take()
             if chunk is not None:
-                self._fetcher_of[chunk.part].room.set()
+                self._fetching.of(chunk.part).room.set()
             elif not self._wait(deadline_s):
                 return False
 
@@ -363,7 +352,7 @@ class Consumer:
             self._chunk = None
             with self._inbox.mutex:
                 self._inbox.seek(chunk.part, chunk.part.position)
-            self._fetcher_of[chunk.part].room.set()
+            self._fetching.of(chunk.part).room.set()
             raise
         # They are of the kind that `_begin` asked for.
         self._records = iter(cast("list[ConsumedRecord]", records))
@@ -405,7 +394,7 @@ class Consumer:
             for _ in self._records:
                 pass
             self._current = None
-        self._fetcher_of[part].interrupt()
+        self._fetching.of(part).interrupt()
 
     def seek_to_beginning(self, topic: str | None = None, partition: int | None = None) -> None:
         """Go on at the oldest record: of one partition, one topic, or everything."""
@@ -592,7 +581,7 @@ class Consumer:
                 self._store_at_last(read if self._kept is None else self._unstored)
         finally:
             self.closed = True
-            self._end_fetching()
+            self._fetching.end()
             self._arrived.set()
             if self._committing is not None:
                 self._committing.join(JOIN_SECONDS_MAX)

@@ -9,8 +9,9 @@ would wait. The application's own steps happen in the application's turn, so the
     share      set here: the newest share. The consumer takes it with `take` when it comes back for records
     release    called by the consumer, see above
 
-What this survives: a lost connection (the member comes back under its id), a restart of the broker (it joins as a new one), and
-an application that is slow to come back: the others go on without it, and it joins again when it notices.
+What this survives: a lost connection (the member comes back under its id), a restart of the broker or another coordinator of its
+cluster (it joins as a new one), and an application that is slow to come back: the others go on without it, and it joins again when
+it notices.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final, TypeVar
 from braidmq.base.errors import BraidError
 from braidmq.base.limits import REBALANCE_SECONDS_MAX
 from braidmq.client._backend import threads as backend
-from braidmq.client.faults import lost_membership
+from braidmq.client.faults import lost_membership, passes
 from braidmq.client.settings import ClientSettings
 from braidmq.client.tracing import log
 from braidmq.wire import flymq
@@ -84,7 +85,8 @@ class Membership:
                 return self._join()
             except BraidError as fault:
                 pause_s = min(backoff.next(), deadline_s - time.monotonic())
-                if (fault.code != "CONNECTION_LOST" and not lost_membership(fault)) or pause_s <= 0:
+                passing = fault.code == "CONNECTION_LOST" or passes(fault) or lost_membership(fault)
+                if not passing or pause_s <= 0:
                     raise
             self._disconnect()
             backend.sleep(pause_s)
@@ -157,6 +159,8 @@ class Membership:
                 if fault.code in ("CONNECTION_LOST", "TIMED_OUT"):
                     log.info("member %s of group %s lost its connection and comes back: %s", self._member, self._group, fault)
                     self._disconnect()
+                elif passes(fault):
+                    log.info("member %s of group %s waits for a coordinator: %s", self._member, self._group, fault)
                 elif not lost_membership(fault):
                     # The application hears of it, and it is tried again.
                     self._tell(fault)

@@ -7,33 +7,31 @@ from braidmq.base.errors import BraidError
 from braidmq.client.faults import ServerError, lacks_opcode
 from braidmq.wire import flymq
 
-from .connection import answers, encode
-from .pool import Pool
+from .asking import Asker
 
 
-def partition_count(pool: Pool, topic: str, timeout_s: float) -> int:
+def partition_count(asker: Asker, topic: str) -> int:
     """The number of partitions; 0 when there is no such topic."""
-    request = flymq.Metadata(topic)
     try:
-        answer = answers([request], pool.call([encode(request)], timeout_s, again=True))[0]
+        answer = asker.ask(flymq.Metadata(topic), flymq.TopicMetadata)
     except ServerError as fault:
         if fault.code == "TOPIC_NOT_FOUND":
             return 0
         raise
-    if not isinstance(answer, flymq.TopicMetadata) or not answer.partitions:
+    if not answer.partitions:
         raise BraidError("UNEXPECTED_REPLY", reason="METADATA without partitions")
+    asker.leaders.learn(answer, asker.settings.timeout_s)
     return len(answer.partitions)
 
 
-def create_as_producer(pool: Pool, topic: str, timeout_s: float) -> bool:
+def create_as_producer(asker: Asker, topic: str) -> bool:
     """Have the server create a topic as it does for producers, with its own number of partitions; False if it cannot.
 
     An empty batch names the topic, which creates it, and holds nothing that could be stored: sent twice it still does no
     harm, which a first record would.
     """
-    request = flymq.ProduceBatch(topic, 0, b"")
     try:
-        answers([request], pool.call([encode(request)], timeout_s, again=True))
+        asker.ask(flymq.ProduceBatch(topic, 0, b""), flymq.BatchProduced)
     except ServerError as fault:
         if lacks_opcode(fault):
             return False

@@ -18,6 +18,7 @@ from typing import TypeVar
 from braidmq.base.errors import BraidError
 from braidmq.client._backend import threads as backend
 from braidmq.client.cipher import ValueCipher
+from braidmq.client.faults import passes
 from braidmq.client.models import RecordMetadata, TopicPartition
 from braidmq.client.settings import ClientSettings
 from braidmq.client.tracing import log
@@ -121,7 +122,7 @@ class Transaction:
                     self.state = "committed"
                     return
                 except BraidError as fault:
-                    if fault.code != "CONNECTION_LOST":
+                    if fault.code != "CONNECTION_LOST" and not passes(fault):
                         self.state = "lost" if fault.retriable else "rolled back"
                         raise
                     pause_s = min(backoff.next(), deadline_s - time.monotonic())

@@ -22,7 +22,7 @@ class Upkeep:
         self._asker = asker
 
     def document(self, name: str) -> Any:
-        """One of the broker's documents: `status`, `connections`, `recovery` or `configuration`."""
+        """One of the broker's documents: `status`, `connections`, `recovery`, `configuration` or `cluster`."""
         answer = self._asker.ask(flymq.Document(name), flymq.DocumentText)
         try:
             return json.loads(answer.document)

@@ -86,6 +86,7 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.CLUSTER_LEAVE: cluster.cluster_leave,
     Op.CLUSTER_STATUS: cluster.cluster_status,
     Op.CLUSTER_METADATA: cluster.cluster_metadata,
+    Op.CLUSTER_MAP: cluster.cluster_metadata,
     Op.TOPIC_CONFIG: topics.topic_config,
     # --- groups
     Op.GROUP_JOIN: groups.group_join,
@@ -140,5 +141,6 @@ OPERATIONS: Final[dict[Op, Callable[[Caller, Any], Outcome]]] = {
     Op.BACKUP_BEGIN: upkeep.backup_begin,
     Op.BACKUP_READ: upkeep.backup_read,
     Op.BACKUP_END: upkeep.backup_end,
+    Op.CLUSTER_STEER: cluster.cluster_steer,
 }
 """Each operation takes the request type that its opcode decodes to; the decoder's table pairs them."""

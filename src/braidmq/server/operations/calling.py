@@ -27,6 +27,11 @@ class Caller(Protocol):
     """Who the connection is logged in as."""
 
     @property
+    def forwarded(self) -> bool:
+        """Whether the connection is to another node of the cluster, which had this one run the request."""
+        ...
+
+    @property
     def address(self) -> str: ...
 
     @property

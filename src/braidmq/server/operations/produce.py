@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from braidmq.base.errors import BraidError
 from braidmq.broker.admission import is_open
-from braidmq.broker.broker import StagedBatch
+from braidmq.broker.staged import StagedBatch
+from braidmq.broker.topics import Topic
 from braidmq.server.operations.calling import Answer, Caller, auto_created, respond
 from braidmq.wire import flymq
 
@@ -12,6 +13,7 @@ from braidmq.wire import flymq
 async def produce(caller: Caller, request: flymq.Produce) -> Answer:
     """A PRODUCE the parser would not take: a new topic, a compressed payload, a partition that is not there, a schema."""
     topic = await auto_created(caller, request.topic)
+    _check_leads(caller, topic, request.partition)
     stored = await caller.broker.admission.produce(topic, request.partition, request.key, request.value)
     return respond(
         caller, request,
@@ -19,6 +21,14 @@ async def produce(caller: Caller, request: flymq.Produce) -> Answer:
             stored.topic, stored.partition, stored.offset, stored.timestamp, len(request.key) or -1, len(request.value)
         ),
     )  # fmt: skip
+
+
+def _check_leads(caller: Caller, topic: Topic, partition: int) -> None:
+    """Whoever names a partition is told who leads it; what names none goes wherever it has to."""
+    broker = caller.broker
+    if 0 <= partition < topic.partitions and broker.led_elsewhere(topic, partition) and not caller.forwarded:
+        assert broker.peers is not None
+        raise broker.peers.not_leader(topic.id, partition)
 
 
 def stage_checked(caller: Caller, request: flymq.Produce) -> tuple[StagedBatch, Answer] | None:
@@ -29,6 +39,9 @@ def stage_checked(caller: Caller, request: flymq.Produce) -> tuple[StagedBatch, 
     broker = caller.broker
     topic = broker.topics.get(request.topic)
     if topic is None or is_open(topic) or not broker.admission.fits_at_once(topic, request.value):
+        return None
+    if broker.peers is not None:
+        # It may go to another node, which says later where it lies.
         return None
     staged = broker.stage(topic, request.partition, request.key, request.value)
     answer = flymq.RecordMetadata(
@@ -42,6 +55,8 @@ def stage_batch(caller: Caller, request: flymq.ProduceBatch) -> tuple[StagedBatc
     topic = caller.broker.topics.get(request.topic)
     if topic is None or not is_open(topic):
         return None
+    if request.partition < 0 and caller.broker.leads_nothing_of(topic):
+        return None
     staged = caller.broker.stage_batch(topic, request.partition, request.batch)
     log = staged.log
     answer = flymq.BatchProduced(
@@ -53,6 +68,12 @@ def stage_batch(caller: Caller, request: flymq.ProduceBatch) -> tuple[StagedBatc
 async def produce_batch(caller: Caller, request: flymq.ProduceBatch) -> Answer:
     """A PRODUCE_BATCH to a topic that does not exist yet, or that checks its records."""
     topic = await auto_created(caller, request.topic)
+    _check_leads(caller, topic, request.partition)
+    broker = caller.broker
+    if broker.peers is not None and is_open(topic) and request.partition < 0 and broker.leads_nothing_of(topic):
+        partition = broker.choose_partition(broker.route(topic), b"", -1)
+        offset, records, timestamp, duplicate = await broker.peers.produce(topic, partition, request.batch)
+        return respond(caller, request, flymq.BatchProduced(topic.name, partition, offset, timestamp, records, duplicate))
     if not is_open(topic):
         stored = await caller.broker.admission.produce_batch(topic, request.partition, request.batch)
         return respond(
@@ -65,5 +86,5 @@ async def produce_batch(caller: Caller, request: flymq.ProduceBatch) -> Answer:
     if outcome is None:
         raise BraidError("TOPIC_NOT_FOUND", topic=request.topic)
     staged, answer = outcome
-    await caller.broker.durable(staged.log, staged.base_offset + staged.records)
+    await staged.durability()
     return answer

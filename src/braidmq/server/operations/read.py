@@ -125,7 +125,7 @@ def _offsets(rows: Rows) -> Iterator[int]:
 
 def fetch_batches(caller: Caller, request: flymq.FetchBatches) -> Outcome:
     log = caller.broker.partition(request.topic, request.partition, "PARTITION_NOT_FOUND")
-    if not log.log_start <= request.offset <= log.high_watermark:
+    if not log.log_start <= request.offset <= log.reach:
         raise BraidError(
             "OFFSET_OUT_OF_RANGE", offset=request.offset, topic=request.topic, partition=request.partition,
             oldest=log.log_start, newest=log.high_watermark,

@@ -1,4 +1,4 @@
-"""The cluster as clients see it, 50 to 53, and our own TOPIC_CONFIG.
+"""The cluster as clients see it, 50 to 53, and our own TOPIC_CONFIG, CLUSTER_MAP and CLUSTER_STEER.
 
 CLUSTER_METADATA is not in the documents: only published clients ask for it, to learn how many partitions a topic has.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK
-from braidmq.wire.flymq.layout import BOOL, PAIR, STR, TRAILING_STR, U32, U64, Layout, Many, OnlyV126, WireType, asked
+from braidmq.wire.flymq.layout import BOOL, BYTES, PAIR, STR, TRAILING_STR, U32, U64, Layout, Many, OnlyV126, WireType, asked
 from braidmq.wire.flymq.opcodes import Op
 from braidmq.wire.shape import shape
 
@@ -37,6 +37,25 @@ class ClusterMetadata:
 
 
 @shape
+class ClusterMap:
+    """The same as CLUSTER_METADATA, for those who speak the documented dialect."""
+
+    op: ClassVar[Op] = Op.CLUSTER_MAP
+    topic: str = ""
+    """Empty means all."""
+
+
+@shape
+class ClusterSteer:
+    """Have leaders or partitions moved."""
+
+    op: ClassVar[Op] = Op.CLUSTER_STEER
+    verb: str
+    """`rebalance`, `lead`, `reassign`, `decommission`, `recommission`, or `progress`, which moves nothing."""
+    words: tuple[str, ...] = ()
+
+
+@shape
 class TopicConfig:
     """Set some properties of a topic; with none given, only read them."""
 
@@ -45,7 +64,7 @@ class TopicConfig:
     properties: tuple[tuple[str, str], ...] = ()
 
 
-ClusterRequest = ClusterJoin | ClusterLeave | ClusterStatus | ClusterMetadata | TopicConfig
+ClusterRequest = ClusterJoin | ClusterLeave | ClusterStatus | ClusterMetadata | ClusterMap | ClusterSteer | TopicConfig
 
 
 @shape
@@ -97,7 +116,15 @@ class TopicProperties:
     properties: tuple[tuple[str, str], ...]
 
 
-ClusterResponse = ClusterState | ClusterTopics | TopicProperties
+@shape
+class Steered:
+    """What became of it."""
+
+    document: bytes
+    """JSON."""
+
+
+ClusterResponse = ClusterState | ClusterTopics | Steered | TopicProperties
 
 _NODE: Final = Layout(ClusterNode, id=STR, client_address=STR, cluster_address=STR, status=STR, leader=BOOL)
 _PARTITION: Final = Layout(
@@ -111,11 +138,17 @@ _PARTITION: Final = Layout(
     in_sync=Many(STR),
 )
 
+_TOPICS: Final = Layout(
+    ClusterTopics, cluster=STR, topics=Many(Layout(ClusterTopic, topic=STR, partitions=Many(_PARTITION)))
+)
+
 REQUESTS: Final[dict[int, WireType[Any]]] = {
     Op.CLUSTER_JOIN: Layout(ClusterJoin, peer=STR),
     Op.CLUSTER_LEAVE: Layout(ClusterLeave),
     Op.CLUSTER_STATUS: Layout(ClusterStatus),
     Op.CLUSTER_METADATA: OnlyV126(Layout(ClusterMetadata, topic=TRAILING_STR)),
+    Op.CLUSTER_MAP: Layout(ClusterMap, topic=STR),
+    Op.CLUSTER_STEER: Layout(ClusterSteer, verb=STR, words=Many(STR)),
     Op.TOPIC_CONFIG: Layout(TopicConfig, topic=STR, properties=asked(PAIR)),
 }
 
@@ -123,8 +156,8 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     Op.CLUSTER_JOIN: OK,
     Op.CLUSTER_LEAVE: OK,
     Op.CLUSTER_STATUS: Layout(ClusterState, cluster=STR, node=STR, leader=STR, role=STR, nodes=Many(_NODE)),
-    Op.CLUSTER_METADATA: Layout(
-        ClusterTopics, cluster=STR, topics=Many(Layout(ClusterTopic, topic=STR, partitions=Many(_PARTITION)))
-    ),
+    Op.CLUSTER_METADATA: _TOPICS,
+    Op.CLUSTER_MAP: _TOPICS,
+    Op.CLUSTER_STEER: Layout(Steered, document=BYTES),
     Op.TOPIC_CONFIG: Layout(TopicProperties, properties=Many(PAIR)),
 }

@@ -123,6 +123,9 @@ class Op(IntEnum):
     PIPELINE_REPLAY_END = 0xD7
     # --- our own: one dead letter goes; PURGE_DLQ of a server that does not know an id would let all of them go
     DLQ_DISCARD = 0xD8
+    # --- our own: the cluster. On the nodes' own port E0 to ED are theirs
+    CLUSTER_MAP = 0xED
+    CLUSTER_STEER = 0xEF
     # --- the answer to anything that failed
     ERROR = 0xFF
 

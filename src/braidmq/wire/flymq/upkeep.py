@@ -19,7 +19,7 @@ from braidmq.wire.shape import shape
 class Document:
     op: ClassVar[Op] = Op.DOCUMENT
     name: str
-    """`status`, `connections`, `recovery` or `configuration`."""
+    """`status`, `connections`, `recovery`, `configuration` or `cluster`."""
 
 
 @shape

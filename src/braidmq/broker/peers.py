@@ -1,0 +1,123 @@
+"""What a broker asks of the cluster it belongs to. A broker that runs alone has no peers, and nothing of this costs it anything.
+
+The layer above (`cluster/node.py`) implements it. Here is only what the rules of topics, groups and work need to know: which
+partitions this node leads, who coordinates, and how a command or a record gets to where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from braidmq.base.disk import Buffer
+from braidmq.base.errors import BraidError
+from braidmq.broker.topics import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node as others see it."""
+
+    name: str
+    client_address: str
+    cluster_address: str
+    status: str
+    """`alive`, `suspect`, `leaving` or `dead`."""
+    coordinates: bool
+    about: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Who has a partition."""
+
+    leader: str
+    address: str
+    """Of the leader, for clients."""
+    epoch: int
+    state: str
+    """`online`, `syncing`, `reassigning` or `offline`."""
+    replicas: tuple[str, ...]
+    isr: tuple[str, ...]
+    elr: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    """Where it is on its way to; empty when it stays."""
+
+
+class Peers(Protocol):
+    @property
+    def coordinates(self) -> bool:
+        """Whether this node orders the commands, and has what lives in memory of groups, transactions and what is delayed."""
+        ...
+
+    def leads(self, topic_id: int, partition: int) -> bool:
+        """Whether this node may append to a partition, and has the newest of it."""
+        ...
+
+    def not_leader(self, topic_id: int, partition: int) -> BraidError:
+        """Says who leads a partition."""
+        ...
+
+    async def submit(self, journal: str, command: list[Any]) -> Any:
+        """Have the coordinator append a command; what the machine here answers to it."""
+        ...
+
+    async def placed(self, topic: Topic) -> None:
+        """Wait until every partition of a new topic has its leader."""
+        ...
+
+    async def work_done(self, topic: Topic, partition: int, number: int) -> int:
+        """How many records of a piece of work the leader of a partition has."""
+        ...
+
+    async def write_work(self, topic: Topic, partition: int, batches: Sequence[bytes]) -> None:
+        """Have the leader of a partition append batches of a piece of work, each once; they are durable when this returns."""
+        ...
+
+    async def produce(
+        self, topic: Topic, partition: int, batch: Buffer, hidden: Collection[int] = ()
+    ) -> tuple[int, int, int, bool]:
+        """Have the leader of a partition append a batch; its first offset, records, time, and whether it was stored before,
+        once it is as durable as its topic promises. Records whose numbers are `hidden` are for nobody."""
+        ...
+
+    async def places(self, topic: Topic) -> list[tuple[int, int]]:
+        """Where each partition of a topic begins and ends, as its leader says."""
+        ...
+
+    async def step_down(self) -> None:
+        """Let others lead what this node leads, as far as there are any."""
+        ...
+
+    async def steer(self, verb: str, words: list[str]) -> dict[str, Any]:
+        """Have leaders or partitions moved, as CLUSTER_STEER says it; what became of it."""
+        ...
+
+    # --- for those who look
+
+    async def document(self) -> dict[str, Any]:
+        """The whole cluster, as JSON can hold it."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why the cluster can change nothing at the moment; empty when it can."""
+        ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def epoch(self) -> int:
+        """How often the cluster got a coordinator."""
+        ...
+
+    @property
+    def applied_commands(self) -> int:
+        """How many metadata commands this node has applied."""
+        ...
+
+    def nodes(self) -> list[NodeInfo]: ...
+
+    def partition_info(self, topic_id: int, partition: int) -> PartitionInfo: ...

@@ -1,0 +1,1 @@
+"""Several brokers as one: metadata consensus, membership, replication and placement."""

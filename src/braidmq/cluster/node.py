@@ -1,0 +1,597 @@
+"""One broker as a node of a cluster: how it comes in, which part it plays, and how it leaves.
+
+    start      it announces itself in the quorum, follows the journals (or founds them), and waits until the coordinator has
+               registered it: then it knows every topic and every state, and may serve clients
+    running    it leads and follows partitions as the table of replicas says (`replica_table.py`); whichever node leads the journals
+               coordinates (`coordinator.py`)
+    leaving    its partitions and the journals get other leaders first, then it goes
+
+Suspicion says when to elect, never who wins: a node that may lead the journals takes them by a guarded write when their
+leader's session is over, or when it does not answer any more. If that was a mistake, the old leader finds out by its next write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from braidmq.base.clock import Clock
+from braidmq.base.disk import Buffer
+from braidmq.base.errors import BraidError
+from braidmq.broker.broker import Broker
+from braidmq.broker.topics import Topic
+from braidmq.cluster.coordinator import Coordinator
+from braidmq.cluster.journals import INTERNAL, INTERNAL_KEYS, STATE_KEY, JournalGroup
+from braidmq.cluster.messages import pack, unpack
+from braidmq.cluster.node_calls import NodeCalls
+from braidmq.cluster.overview import Overview
+from braidmq.cluster.partition_state import LogKey, PartitionState
+from braidmq.cluster.quorum import SESSIONS, Changed, MetaQuorum, Session, SessionRecord
+from braidmq.cluster.replica_table import ReplicaTable
+from braidmq.cluster.steering import Steering
+from braidmq.cluster.transport import AddressBook, ClusterOp, Transport
+from braidmq.log.partition import PartitionLog
+
+REPLICAS: Final = "replicas"
+"""The name of the table of replicas among the machines of the metadata journal."""
+
+_CALL_S: Final = 10.0
+_SUBMIT_S: Final = 30.0
+_PLACED_S: Final = 30.0
+_ASK_AGAIN_S: Final = 0.1
+_LEAVE_S: Final = 10.0
+
+logger = logging.getLogger("braidmq.cluster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    node: str
+    cluster_id: str
+    about: dict[str, str] = field(default_factory=dict)
+    """What others are told: `client` and `cluster` addresses, `rack`, `admin`."""
+    replication_factor: int = 3
+    min_insync: int = 2
+    placement: str = "round-robin"
+    session_s: float = 6.0
+    suspect_s: float = 1.0
+    """How long a node that was heard of before may fail to answer before others lead in its place."""
+    rebalance_interval_s: float = 300.0
+    """0 moves no leader unless somebody asks."""
+    rebalance_threshold: float = 0.2
+
+
+class Replicating(Protocol):
+    """What the node asks of replication (`replication/`)."""
+
+    def assign(self, key: LogKey, state: PartitionState | None, *, observe: bool = False) -> None: ...
+
+    def progress(self, key: LogKey) -> Any: ...
+
+
+class ClusterNode(NodeCalls):
+    """The cluster, as its broker sees it: `broker.peers`."""
+
+    def __init__(
+        self, settings: NodeSettings, broker: Broker, table: ReplicaTable, quorum: MetaQuorum, transport: Transport,
+        clock: Clock, addresses: AddressBook,
+    ) -> None:
+        self.settings = settings
+        self.node = settings.node
+        self.broker = broker
+        self.table = table
+        self.quorum = quorum
+        self.transport = transport
+        self.clock = clock
+        self.addresses = addresses
+        self.replication: Replicating
+        """Set before `start`."""
+        self.journals = JournalGroup(settings.node, quorum, settings.min_insync, self._journals_changed)
+        self.sessions: dict[str, SessionRecord] = {}
+        """Nodes that have announced themselves."""
+        self.suspects: set[str] = set()
+        """Nodes with a session that do not answer."""
+        self._session: Session | None = None
+        self.coordinator = Coordinator(self)
+        self.steering = Steering(self)
+        self.overview = Overview(self)
+        self.quorum_fault = ""
+        """Why the quorum does not answer; empty while it does."""
+        self._coordinates = False
+        self._serving = False
+        """Whether the table is known to be new enough to act by it."""
+        self._role: asyncio.Task[None] | None = None
+        self._wanted_epoch = 0
+        self._moved = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.watchers: list[Callable[[], None]] = []
+        """Told when nodes may have come or gone."""
+        self._stopping = False
+        table.on_change = self._partition_changed
+        table.on_brokers = self._pulse
+        for op, handler in {
+            ClusterOp.JOURNAL_SUBMIT: self._submitted,
+            ClusterOp.JOURNAL_SNAPSHOT: self.snapshot_asked,
+            ClusterOp.ALTER_ISR: self._isr_asked,
+            ClusterOp.WORK_WRITE: self._work_asked,
+            ClusterOp.FORWARD_PRODUCE: self._produce_asked,
+            ClusterOp.END_EPOCH: self._leave_asked,
+            ClusterOp.NODE_STATUS: self._status_asked,
+        }.items():
+            transport.serve(op, handler)
+        transport.watch(self._connection_changed)
+
+    # --- coming in
+
+    async def start(self) -> None:
+        """Become part of the cluster; when this returns, clients may come."""
+        await self.journals.found()
+        await self._read_sessions()
+        await self._open_session()
+        self._keep(self._watch_quorum())
+        self._keep(self._mind_leader())
+        self._keep(self._mind_session())
+        for journal in self.broker.journals.values():
+            journal.follow()
+        state = self.journals.state
+        assert state is not None
+        if state.leader == self.node:
+            # Whatever was led before the restart ends with it.
+            await self.journals.take_over(self.live())
+        else:
+            self._journals_changed(state)
+        await self.until(self._registered)
+        self._serving = True
+        for key, known in list(self.table.items()):
+            self._assign(key, known)
+        self._remove_strangers()
+
+    async def _open_session(self) -> None:
+        about = json.dumps(self.settings.about).encode()
+        self._session = await self.quorum.session(self.node, self.settings.session_s, about)
+
+    @property
+    def session(self) -> Session:
+        """That this node is here."""
+        assert self._session is not None, "it has come in"
+        return self._session
+
+    @property
+    def generation(self) -> int:
+        """Of this node's life; 0 until it has announced itself."""
+        return 0 if self._session is None else self._session.generation
+
+    def _registered(self) -> bool:
+        record = self.table.brokers.get(self.node)
+        return record is not None and record.live and record.generation == self.session.generation
+
+    def _remove_strangers(self) -> None:
+        """Forget what was moved away or deleted while this node was not here."""
+        store, topics = self.broker.store, self.broker.topics
+        store.remove_leftovers(lambda topic_id: topics.by_id(topic_id) is not None, topics.next_id)
+        for topic_id, partitions in list(store.partitions_on_disk()):
+            for partition in partitions:
+                state = self.table.state((topic_id, partition))
+                if state is not None and self.node not in state.replicas:
+                    store.remove_partition(topic_id, partition)
+
+    async def _read_sessions(self) -> int:
+        reading = await self.quorum.read(SESSIONS)
+        self.sessions = {
+            key.removeprefix(SESSIONS): SessionRecord.decode(entry.value) for key, entry in reading.entries.items()
+        }
+        self._learn_addresses()
+        return reading.revision
+
+    def _learn_addresses(self) -> None:
+        for node, record in self.sessions.items():
+            address = self.about(node, record).get("cluster")
+            if address and node != self.node:
+                self.addresses.learn(node, address)
+
+    @staticmethod
+    def about(node: str, record: SessionRecord) -> dict[str, str]:
+        try:
+            found = json.loads(record.about)
+        except ValueError:
+            logger.warning("%s says nothing of itself that is understood", node)
+            return {}
+        return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+    async def announce(self, about: dict[str, str]) -> None:
+        """Tell others more of this node; when this returns, they know it."""
+        self.settings.about.update(about)
+        await self.session.tell(json.dumps(self.settings.about).encode())
+
+        def known() -> bool:
+            record = self.table.brokers.get(self.node)
+            return record is not None and record.about.items() >= about.items()
+
+        await self.until(known)
+
+    # --- leaving
+
+    async def leave(self) -> None:
+        """Let others lead what this node leads, as far as there are any."""
+        self._stopping = True
+        with contextlib.suppress(BraidError, TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                await self._hand_over()
+
+    async def _hand_over(self) -> None:
+        if len(self.live()) < 2:
+            return
+        if self._coordinates:
+            await self.coordinator.retire_leaders(self.node)
+            await self._stop_coordinating()
+            await self.journals.hand_over(self.live())
+            return
+        leader = self.journals.state.leader if self.journals.state is not None else ""
+        await self.transport.call(leader, ClusterOp.END_EPOCH, pack({"generation": self.session.generation}), _CALL_S)
+        await self.until(lambda: not any(state.leader == self.node for _, state in self.table.items()))
+
+    async def step_down(self) -> None:
+        """Let others lead what this node leads. It stays a replica, and may lead again when leaders are spread anew."""
+        if self._coordinates:
+            await self.coordinator.move_leaders(self.node)
+            await self.journals.hand_over(self.live(), stays=True)
+            return
+        document = {"generation": self.session.generation, "stays": True}
+        await self.transport.call(self._leader(), ClusterOp.END_EPOCH, pack(document), _CALL_S)
+
+    async def stop(self) -> None:
+        """Go. What this node was to the others ends now."""
+        self._stopping = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._stop_coordinating()
+        if self._session is not None:
+            await self._session.close()
+
+    def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a task of the cluster failed", exc_info=task.exception())
+
+    # --- waiting for the table
+
+    def _pulse(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+        self.coordinator.wake()
+        for told in self.watchers:
+            told()
+
+    async def until(self, reached: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Wait until something is true that depends on the table, or on what the quorum says."""
+        async with asyncio.timeout(timeout_s):
+            while not reached():
+                await self._moved.wait()
+
+    # --- the journals, and who leads them
+
+    def _journals_changed(self, state: PartitionState) -> None:
+        self._pulse()
+        if not self._tasks:
+            # Not started yet.
+            return
+        observe = self.node not in state.replicas
+        for key in INTERNAL_KEYS:
+            self.replication.assign(key, state, observe=observe)
+        if self._role is None or self._role.done():
+            self._role = self._keep(self._take_role())
+
+    async def _take_role(self) -> None:
+        """Coordinate where this node leads the journals, stop where it does not."""
+        while not self._stopping:
+            state = self.journals.state
+            assert state is not None
+            epoch = state.epoch if state.leader == self.node else 0
+            if epoch == self._wanted_epoch:
+                return
+            self._wanted_epoch = epoch
+            await self._stop_coordinating()
+            if epoch:
+                await self._begin_to_coordinate(epoch)
+
+    async def _begin_to_coordinate(self, epoch: int) -> None:
+        ends = {name: journal.log.log_end for name, journal in self.broker.journals.items()}
+        for name, journal in self.broker.journals.items():
+            # What leaders before appended has to be known to all that are in sync, and applied, before anything is decided.
+            reached = asyncio.ensure_future(journal.caught_up(ends[name]))
+            while not reached.done():
+                moved = asyncio.ensure_future(self._moved.wait())
+                await asyncio.wait([reached, moved], return_when=asyncio.FIRST_COMPLETED)
+                moved.cancel()
+                state = self.journals.state
+                if state is None or (state.leader, state.epoch) != (self.node, epoch):
+                    reached.cancel()
+                    return
+                away = {node for node in state.isr if node not in self.live()}
+                if away:
+                    await self.journals.drop(away)
+        self._coordinates = True
+        try:
+            await self.broker.coordinate()
+        except BraidError as error:
+            logger.warning("could not begin to coordinate: %s", error)
+            return
+        self.coordinator.start()
+        self._pulse()
+
+    async def _stop_coordinating(self) -> None:
+        if self._coordinates:
+            self._coordinates = False
+            await self.coordinator.stop()
+            await self.broker.resign()
+            logger.info("this node does not coordinate any more")
+
+    async def _watch_quorum(self) -> None:
+        """Follow what the quorum says of sessions and of the journals."""
+        while True:
+            try:
+                # What changes after this revision is told by the watch: nothing may be read before it.
+                revision = await self._read_sessions()
+                await self.journals.read()
+                self._pulse()
+                await self._follow_quorum(revision)
+            except BraidError as error:
+                logger.warning("%s", error)
+                await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def _follow_quorum(self, revision: int) -> None:
+        async for event in self.quorum.watch("", revision):
+            if not isinstance(event, Changed):
+                return
+            if event.key == STATE_KEY:
+                self.journals.adopt(event.entry)
+            elif event.key.startswith(SESSIONS):
+                node = event.key.removeprefix(SESSIONS)
+                if event.entry is None:
+                    self.sessions.pop(node, None)
+                else:
+                    self.sessions[node] = SessionRecord.decode(event.entry.value)
+                    self.suspects.discard(node)
+                    self._learn_addresses()
+                self._pulse()
+
+    def live(self) -> set[str]:
+        """Nodes that are here, as far as this one can tell."""
+        return (set(self.sessions) - self.suspects) | {self.node}
+
+    async def _mind_leader(self) -> None:
+        """Take the journals over when whoever leads them is not here any more."""
+        while True:
+            state = self.journals.state
+            assert state is not None
+            if state.leader != self.node and state.leader not in self.live() and not self._stopping:
+                able = [node for node in (*state.isr, *state.elr) if node in self.live()]
+                if self.node in able:
+                    # The first of them goes first; if it does not, the others follow.
+                    await asyncio.sleep(able.index(self.node) * self.settings.suspect_s / 2)
+                    if self.journals.state == state and state.leader not in self.live():
+                        with contextlib.suppress(BraidError):
+                            await self.journals.take_over(self.live())
+            moved = self._moved
+            if self.journals.state != state:
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.suspect_s):
+                    await moved.wait()
+
+    async def _mind_session(self) -> None:
+        """Announce this node anew when its session was lost while it was away."""
+        while True:
+            reason = await self.session.lost()
+            logger.warning("the session of this node is over: %s", reason)
+            while True:
+                try:
+                    await self._open_session()
+                    break
+                except BraidError as error:
+                    logger.warning("%s", error)
+                    await asyncio.sleep(1.0)
+
+    # --- suspicion
+
+    def _connection_changed(self, node: str, up: bool) -> None:
+        if up:
+            if node in self.suspects:
+                self.suspects.discard(node)
+                self._pulse()
+        elif node in self.sessions and not self._stopping:
+            self._keep(self._suspect(node))
+
+    async def _suspect(self, node: str) -> None:
+        """Find out whether a node whose connection broke is there."""
+        deadline_s = self.clock.monotonic() + self.settings.suspect_s
+        while True:
+            try:
+                await self.transport.call(node, ClusterOp.NODE_STATUS, pack({}), self.settings.suspect_s)
+                return
+            except BraidError as error:
+                if error.code != "NODE_UNREACHABLE" or node not in self.sessions:
+                    return
+            if self.clock.monotonic() >= deadline_s:
+                break
+            await asyncio.sleep(_ASK_AGAIN_S)
+        logger.warning("node %s does not answer", node)
+        self.suspects.add(node)
+        self._pulse()
+        # A connection may have come back while this was found out, and nobody tells of it again: ask until there is an answer.
+        while node in self.suspects:
+            await asyncio.sleep(self.settings.suspect_s)
+            with contextlib.suppress(BraidError):
+                await self.transport.call(node, ClusterOp.NODE_STATUS, pack({}), self.settings.suspect_s)
+                self.suspects.discard(node)
+                self._pulse()
+
+    # --- partitions of topics
+
+    def _partition_changed(self, key: LogKey, state: PartitionState | None) -> None:
+        if self._serving:
+            self._assign(key, state)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def _assign(self, key: LogKey, state: PartitionState | None) -> None:
+        mine = state is not None and self.node in state.replicas
+        if mine:
+            self.replication.assign(key, state)
+        else:
+            self.replication.assign(key, None)
+            if self.broker.topics.by_id(key[0]) is not None and self.broker.store.opened(*key) is not None:
+                self.broker.drop_partition(*key)
+
+    def log_of(self, key: LogKey) -> PartitionLog | None:
+        """The log of a key, for replication."""
+        if key[0] == 0:
+            return self.broker.internal_logs()[INTERNAL[key[1]]]
+        topic = self.broker.topics.by_id(key[0])
+        return None if topic is None or key[1] >= topic.partitions else self.broker.log_of(topic, key[1])
+
+    def min_insync(self, key: LogKey) -> int:
+        return self.journals.min_insync if key[0] == 0 else self.table.min_insync(key[0])
+
+    async def alter_isr(self, key: LogKey, state: PartitionState, isr: tuple[str, ...]) -> PartitionState | None:
+        """Have it agreed who has all of a log that this node leads; the state as it is then, None when that is not known."""
+        if key[0] == 0:
+            return await self.journals.alter_isr(key, state, isr)
+        document = {"key": key, "epoch": state.epoch, "version": state.version, "isr": isr}
+        if self._coordinates:
+            return await self._alter(document)
+        try:
+            payload = await self.transport.call(self._leader(), ClusterOp.ALTER_ISR, pack(document), _CALL_S)
+        except BraidError as error:
+            logger.debug("the isr of %s: %s", key, error)
+            return None
+        answer = unpack(payload)[0]
+        return None if answer is None else PartitionState.of(answer)
+
+    async def _alter(self, document: dict[str, Any]) -> PartitionState | None:
+        command = ["isr", *document["key"], document["epoch"], document["version"], list(document["isr"])]
+        state: PartitionState | None = await self.broker.submit_metadata(REPLICAS, command)
+        return state
+
+    async def _isr_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        self.check_coordinates()
+        state = await self._alter(unpack(payload)[0])
+        return pack(None if state is None else state.document())
+
+    # --- what the broker asks (`broker/peers.py`)
+
+    @property
+    def coordinates(self) -> bool:
+        return self._coordinates
+
+    def _leader(self) -> str:
+        state = self.journals.state
+        if state is None or not state.leader:
+            raise BraidError("NOT_LEADER", reason="no leader elected")
+        return state.leader
+
+    def client_address(self, node: str) -> str:
+        record = self.table.brokers.get(node)
+        return "" if record is None else record.about.get("client", "")
+
+    def coordinator_node(self) -> str:
+        return self.journals.state.leader if self.journals.state is not None else ""
+
+    def check_coordinates(self) -> None:
+        if not self._coordinates:
+            leader = self.coordinator_node()
+            raise BraidError("NOT_LEADER", reason=f"leader_id={leader} leader_addr={self.client_address(leader)}")
+
+    def leads(self, topic_id: int, partition: int) -> bool:
+        state = self.table.state((topic_id, partition))
+        return state is not None and state.leader == self.node and self._serving
+
+    def leader_of(self, topic_id: int, partition: int) -> str:
+        """Who leads a partition; NOT_LEADER when nobody does."""
+        state = self.table.state((topic_id, partition))
+        if state is None or not state.leader:
+            raise BraidError("NOT_LEADER", reason=f"no leader elected, partition={partition}")
+        return state.leader
+
+    def not_leader(self, topic_id: int, partition: int) -> BraidError:
+        try:
+            leader = self.leader_of(topic_id, partition)
+        except BraidError as error:
+            return error
+        address = self.client_address(leader)
+        reason = f"not partition leader: partition={partition} leader_id={leader} leader_addr={address}"
+        return BraidError("NOT_LEADER", reason=reason)
+
+    async def placed(self, topic: Topic) -> None:
+        self.coordinator.wake()
+
+        def has_leaders() -> bool:
+            if self.broker.topics.by_id(topic.id) is None:
+                return True
+            states = [self.table.state((topic.id, partition)) for partition in range(topic.partitions)]
+            return all(state is not None and state.leader for state in states)
+
+        try:
+            await self.until(has_leaders, _PLACED_S)
+        except TimeoutError:
+            raise BraidError("NOT_LEADER", reason=f"no leader elected for {topic.name}") from None
+
+    def applied(self) -> dict[str, int]:
+        """How far the journals are applied here."""
+        return {name: journal.applied for name, journal in self.broker.journals.items()}
+
+    async def caught_up(self, applied: dict[str, int], timeout_s: float) -> None:
+        """Wait until the journals here are as far as those of another node were; not longer than `timeout_s`."""
+        journals = self.broker.journals
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for name, offset in applied.items():
+                    await journals[name].caught_up(offset)
+
+    async def _leave_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        self.check_coordinates()
+        if unpack(payload)[0].get("stays"):
+            await self.coordinator.move_leaders(node)
+        else:
+            await self.coordinator.retire_leaders(node)
+        return pack(True)
+
+    # --- telling
+
+    async def _status_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        document, _ = unpack(payload)
+        places = []
+        topic = self.broker.topics.by_id(document.get("topic", 0))
+        for partition in document.get("partitions", ()):
+            log = None if topic is None else self.broker.log_of(topic, partition)
+            places.append([0, 0] if log is None else [log.log_start, log.high_watermark])
+        return pack({"node": self.node, "coordinator": self.coordinator_node(), "serving": self._serving, "places": places})
+
+    async def steer(self, verb: str, words: list[str]) -> dict[str, Any]:
+        return await self.steering.steer(verb, words)
+
+    @property
+    def trouble(self) -> str:
+        """Why the cluster can change nothing at the moment; empty when it can."""
+        if self.quorum_fault:
+            return f"the metadata quorum is lost: {self.quorum_fault}"
+        leader = self.coordinator_node()
+        if leader not in self.live():
+            return f"nobody coordinates: {leader or 'no node'} is away, and no replica of the journals that may lead is here"
+        return ""
+
+    async def document(self) -> dict[str, Any]:
+        return await self.overview.document()

@@ -1,0 +1,271 @@
+"""What nodes ask each other about partitions that one of them leads: where they end, records for them, and decided work.
+
+Whoever leads does it; whoever does not lead any more says who does, and nothing happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from braidmq.base.clock import Clock
+from braidmq.base.disk import Buffer
+from braidmq.base.errors import BraidError
+from braidmq.broker.broker import Broker
+from braidmq.broker.peers import NodeInfo, PartitionInfo
+from braidmq.broker.topics import Topic
+from braidmq.cluster.journals import INTERNAL, JournalGroup
+from braidmq.cluster.messages import pack, unpack
+from braidmq.cluster.partition_state import LogKey
+from braidmq.cluster.replica_table import ReplicaTable
+from braidmq.cluster.transport import ClusterOp, Transport
+from braidmq.hot import layout
+from braidmq.log.partition import PartitionLog
+
+if TYPE_CHECKING:
+    from braidmq.cluster.node import NodeSettings
+
+_CALL_S: Final = 10.0
+_WORK_S: Final = 30.0
+_ASK_AGAIN_S: Final = 0.1
+
+logger = logging.getLogger("braidmq.cluster")
+
+
+class NodeCalls:
+    """What of a node this needs; `ClusterNode` keeps it."""
+
+    node: str
+    settings: NodeSettings
+    broker: Broker
+    table: ReplicaTable
+    transport: Transport
+    journals: JournalGroup
+    suspects: set[str]
+    clock: Clock
+
+    @property
+    def coordinates(self) -> bool:
+        raise NotImplementedError
+
+    def check_coordinates(self) -> None:
+        raise NotImplementedError
+
+    def _leader(self) -> str:
+        raise NotImplementedError
+
+    def leads(self, topic_id: int, partition: int) -> bool:
+        raise NotImplementedError
+
+    def leader_of(self, topic_id: int, partition: int) -> str:
+        raise NotImplementedError
+
+    def not_leader(self, topic_id: int, partition: int) -> BraidError:
+        raise NotImplementedError
+
+    def coordinator_node(self) -> str:
+        raise NotImplementedError
+
+    def client_address(self, node: str) -> str:
+        raise NotImplementedError
+
+    # --- where partitions begin and end
+
+    async def places(self, topic: Topic) -> list[tuple[int, int]]:
+        """Where each partition begins and ends, as its leader says; where none answers, as far as it is known here."""
+        asked: dict[str, list[int]] = {}
+        found: list[tuple[int, int]] = []
+        for partition in range(topic.partitions):
+            log = self.broker.log_of(topic, partition)
+            found.append((log.log_start, log.high_watermark))
+            state = self.table.state((topic.id, partition))
+            if state is not None and state.leader not in ("", self.node):
+                asked.setdefault(state.leader, []).append(partition)
+
+        async def ask(leader: str, partitions: list[int]) -> None:
+            try:
+                document = {"topic": topic.id, "partitions": partitions}
+                payload = await self.transport.call(leader, ClusterOp.NODE_STATUS, pack(document), self.settings.suspect_s)
+            except BraidError as error:
+                logger.info("where %s ends: %s", topic.name, error)
+                return
+            for partition, place in zip(partitions, unpack(payload)[0]["places"], strict=True):
+                found[partition] = (place[0], place[1])
+
+        await asyncio.gather(*(ask(leader, partitions) for leader, partitions in asked.items()))
+        return found
+
+    async def look_at_ends(self, name: str) -> None:
+        """See to it that what this node has of a topic reaches as far as its leaders do now."""
+        topic = self.broker.topics.get(name)
+        if topic is None:
+            return
+        for partition, (_, end) in enumerate(await self.places(topic)):
+            state = self.table.state((topic.id, partition))
+            if state is None or self.node not in state.isr:
+                continue
+            log = self.broker.log_of(topic, partition)
+            reached = asyncio.Event()
+            if log.high_watermark < end:
+                log.watch_tail(reached, reached.set)
+                try:
+                    async with asyncio.timeout(self.settings.suspect_s):
+                        while log.high_watermark < end:
+                            await reached.wait()
+                            reached.clear()
+                except TimeoutError:
+                    logger.info("%s/%d: this node is behind", topic.name, partition)
+                finally:
+                    log.unwatch_tail(reached)
+
+    # --- records and work for partitions that are led elsewhere
+
+    async def produce(
+        self, topic: Topic, partition: int, batch: Buffer, hidden: Collection[int] = ()
+    ) -> tuple[int, int, int, bool]:
+        document = {"topic": topic.id, "partition": partition, "hidden": list(hidden)}
+        leader = self.leader_of(topic.id, partition)
+        payload = await self.transport.call(leader, ClusterOp.FORWARD_PRODUCE, pack(document, batch), _CALL_S)
+        offset, records, timestamp, duplicate = unpack(payload)[0]
+        return offset, records, timestamp, duplicate
+
+    async def _produce_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        document, batch = unpack(payload)
+        topic = self._topic(document["topic"])
+        staged = self.broker.stage_batch(topic, document["partition"], batch, document["hidden"])
+        await staged.durability()
+        return pack([staged.base_offset, staged.records, staged.timestamp, staged.duplicate])
+
+    def _topic(self, topic_id: int) -> Topic:
+        topic = self.broker.topics.by_id(topic_id)
+        if topic is None:
+            raise BraidError("TOPIC_NOT_FOUND", topic=f"number {topic_id}")
+        return topic
+
+    async def work_done(self, topic: Topic, partition: int, number: int) -> int:
+        document = {"topic": topic.id, "partition": partition, "number": number}
+        payload = await self.transport.call(self.leader_of(topic.id, partition), ClusterOp.WORK_WRITE, pack(document), _CALL_S)
+        return int(unpack(payload)[0])
+
+    async def write_work(self, topic: Topic, partition: int, batches: Sequence[bytes]) -> None:
+        for batch in batches:
+            document = {"topic": topic.id, "partition": partition, "number": layout.read_header(batch).producer_id}
+            leader = self.leader_of(topic.id, partition)
+            await self.transport.call(leader, ClusterOp.WORK_WRITE, pack(document, batch), _WORK_S)
+
+    async def _work_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        """Append a batch of a piece of work, unless it is there; says how many records of the work are."""
+        document, batch = unpack(payload)
+        topic, partition = self._topic(document["topic"]), document["partition"]
+        if not self.leads(topic.id, partition):
+            raise self.not_leader(topic.id, partition)
+        log = self.broker.log_of(topic, partition)
+        log.check_writable()
+        known = log.producers.work_records(document["number"])
+        if len(batch):
+            head = layout.read_header(batch)
+            if head.base_sequence > known:
+                raise BraidError("INVALID_BATCH", reason=f"work {head.producer_id} goes on at {head.base_sequence}, not at {known}")
+            if head.base_sequence == known:
+                log.stage_work(batch, self.broker.commit.now_ms())
+                self.broker.commit.touch(log)
+                known += head.records
+        # What came before may still be on its way to the others.
+        await self.broker.durable(log, log.accumulator.next_offset)
+        return pack(known)
+
+    # --- commands for the journals
+
+    async def submit(self, journal: str, command: list[Any]) -> Any:
+        return await self.broker.journals[journal].submitted(partial(self._append_elsewhere, journal, command))
+
+    async def _append_elsewhere(self, journal: str, command: list[Any]) -> int:
+        deadline_s = self.clock.monotonic() + _WORK_S
+        while True:
+            try:
+                if self.coordinates:
+                    return await self._append(journal, command)
+                payload = await self.transport.call(
+                    self._leader(), ClusterOp.JOURNAL_SUBMIT, pack([journal, command]), _WORK_S
+                )
+                return int(unpack(payload)[0])
+            except BraidError as error:
+                if error.code != "NOT_LEADER" or self.clock.monotonic() > deadline_s:
+                    raise
+                # Nothing happened there: whoever leads now is asked.
+                await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def _append(self, name: str, command: list[Any]) -> int:
+        """Append a command; its offset once it is applied here, whatever the machine thinks of it."""
+        journal = self.broker.journals[name]
+        offset, outcome = journal.append(command)
+        await asyncio.wait([outcome])
+        error = outcome.exception()
+        if journal.applied <= offset and error is not None:
+            raise error
+        return offset
+
+    async def _submitted(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        self.check_coordinates()
+        journal, command = unpack(payload)[0]
+        return pack(await self._append(journal, command))
+
+    # --- state for those whose log begins too late
+
+    async def begin_anew(self, key: LogKey, log: PartitionLog, offset: int) -> None:
+        """The leader has nothing any more that would continue a log: go on where it does, a journal with the leader's state."""
+        journal = self.broker.journals.get(INTERNAL[key[1]]) if key[0] == 0 else None
+        if journal is None:
+            log.reset(offset)
+            return
+        if journal.applied < offset:
+            payload = await self.transport.call(self._leader(), ClusterOp.JOURNAL_SNAPSHOT, pack(INTERNAL[key[1]]), _WORK_S)
+            applied, state = unpack(payload)
+            journal.install(applied, bytes(state))
+            logger.info("%s begins with the state at offset %d", log.topic, applied)
+        log.reset(journal.applied)
+
+    async def snapshot_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        self.check_coordinates()
+        applied, state = self.broker.journals[unpack(payload)[0]].state()
+        return pack(applied, state)
+
+    # --- telling
+
+    @property
+    def cluster_id(self) -> str:
+        return self.settings.cluster_id
+
+    @property
+    def epoch(self) -> int:
+        return 0 if self.journals.state is None else self.journals.state.epoch
+
+    @property
+    def applied_commands(self) -> int:
+        return self.broker.journals["metadata"].applied
+
+    def nodes(self) -> list[NodeInfo]:
+        """Every node that the cluster knows, in the order of their names."""
+        leader = self.coordinator_node()
+        found = []
+        for name, record in sorted(self.table.brokers.items()):
+            status = "leaving" if record.live and record.retired else "alive" if record.live else "dead"
+            if record.live and name in self.suspects:
+                status = "suspect"
+            about = record.about
+            found.append(NodeInfo(name, about.get("client", ""), about.get("cluster", ""), status, name == leader, dict(about)))
+        return found
+
+    def partition_info(self, topic_id: int, partition: int) -> PartitionInfo:
+        key = (topic_id, partition)
+        state = self.table.state(key)
+        if state is None:
+            return PartitionInfo("", "", 0, "offline", (), ())
+        name = "reassigning" if key in self.table.targets and state.leader else state.name
+        return PartitionInfo(
+            state.leader, self.client_address(state.leader), state.epoch, name, state.replicas, state.isr, state.elr,
+            self.table.targets.get(key, ()),
+        )

@@ -1,0 +1,246 @@
+"""Who has which partition of which topic, and which brokers there are: a state machine of the metadata journal.
+
+It lies in the journal and not in the quorum because it has to be large and change at once: when a node with three thousand
+leaders dies, all of them move by one command, and every node that applies the journal knows it. What the quorum holds
+is only who may write this journal (`node.py`).
+
+    register NODE GENERATION ABOUT            a broker is here; one that was here before under another generation was restarted
+    fence NODE GENERATION                     it is not here any more: others lead, and nobody waits for it
+    retire NODE [true|false]                  nothing new is placed on it, or again
+    unregister NODE                           it is gone for good
+    place TOPIC MIN_INSYNC [REPLICAS...]      a new topic's partitions
+    isr TOPIC PARTITION EPOCH VERSION ISR     the leader says who has everything
+    lead TOPIC PARTITION EPOCH VERSION NODE   another one is to lead
+    replicas TOPIC PARTITION EPOCH VERSION REPLICAS TARGET
+                                              others have it; while TARGET is not empty, it is on its way there
+    remove TOPIC                              a topic is deleted
+
+Commands that name epoch and version change nothing unless the partition is still as they say: the answer is the state as it is.
+`apply` depends on nothing but the commands before: it never asks who is reachable now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from braidmq.base.json_pieces import Deferred
+from braidmq.cluster.partition_state import LogKey, PartitionState, created, elected, moved, offline, with_isr
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A broker as the cluster knows it."""
+
+    generation: int
+    live: bool
+    about: dict[str, str]
+    """What it says of itself: addresses, rack."""
+    retired: bool = False
+    """Whether it is being emptied."""
+
+
+class ReplicaTable:
+    def __init__(self) -> None:
+        self.brokers: dict[str, BrokerRecord] = {}
+        self._states: dict[LogKey, PartitionState] = {}
+        self._partitions: dict[int, int] = {}
+        """Topic id to how many of its partitions are placed."""
+        self._min_insync: dict[int, int] = {}
+        self.targets: dict[LogKey, tuple[str, ...]] = {}
+        """Partitions that are on their way, and to which replicas."""
+        self.elections = 0
+        """How often a partition got another leader, as far as this node applied it; likewise the next two."""
+        self.isr_shrinks = 0
+        self.isr_expansions = 0
+        self.on_change: Callable[[LogKey, PartitionState | None], None] = lambda key, state: None
+        """Told of every partition that has another state; None when it is gone."""
+        self.on_brokers: Callable[[], None] = lambda: None
+        """Told when a broker came, went or changed."""
+
+    # --- asking
+
+    def state(self, key: LogKey) -> PartitionState | None:
+        return self._states.get(key)
+
+    def items(self) -> Iterator[tuple[LogKey, PartitionState]]:
+        return iter(self._states.items())
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def partitions_of(self, topic_id: int) -> int:
+        """How many partitions of a topic are placed; 0 for none."""
+        return self._partitions.get(topic_id, 0)
+
+    def topics(self) -> list[int]:
+        return list(self._partitions)
+
+    def min_insync(self, topic_id: int) -> int:
+        return self._min_insync.get(topic_id, 1)
+
+    def live(self) -> list[str]:
+        return [node for node, record in self.brokers.items() if record.live]
+
+    def placeable(self) -> list[str]:
+        """Brokers that may get something new, in the order of their names."""
+        return sorted(node for node, record in self.brokers.items() if record.live and not record.retired)
+
+    # --- commands
+
+    def apply(self, command: list[Any]) -> Any:
+        match command:
+            case ["register", str(node), int(generation), dict(about)]:
+                self._register(node, generation, about)
+            case ["fence", str(node), int(generation)]:
+                record = self.brokers.get(node)
+                if record is not None and record.live and record.generation <= generation:
+                    self._fence(node, record)
+            case ["retire", str(node), bool(retired)]:
+                record = self.brokers.get(node)
+                if record is not None:
+                    self.brokers[node] = replace(record, retired=retired)
+                    self.on_brokers()
+            case ["unregister", str(node)]:
+                record = self.brokers.get(node)
+                if record is not None:
+                    if record.live:
+                        self._fence(node, record)
+                    del self.brokers[node]
+                    self.on_brokers()
+            case ["place", int(topic_id), int(min_insync), list(placed)]:
+                return self._place(topic_id, min_insync, placed)
+            case ["isr", int(topic_id), int(partition), int(epoch), int(version), list(isr)]:
+                return self._isr((topic_id, partition), epoch, version, isr)
+            case ["lead", int(topic_id), int(partition), int(epoch), int(version), str(node)]:
+                return self._lead((topic_id, partition), epoch, version, node)
+            case ["replicas", int(topic_id), int(partition), int(epoch), int(version), list(replicas), list(target)]:
+                return self._replicas((topic_id, partition), epoch, version, replicas, target)
+            case ["remove", int(topic_id)]:
+                self._remove(topic_id)
+            case _:
+                raise AssertionError(f"unknown command {command[:1]} for replicas")
+        return None
+
+    def _set(self, key: LogKey, state: PartitionState) -> None:
+        before = self._states.get(key)
+        if before is not None:
+            self.elections += bool(state.leader) and state.leader != before.leader
+            self.isr_shrinks += not set(before.isr) <= set(state.isr)
+            self.isr_expansions += not set(state.isr) <= set(before.isr)
+        self._states[key] = state
+        self.on_change(key, state)
+
+    def _register(self, node: str, generation: int, about: dict[str, str]) -> None:
+        record = self.brokers.get(node)
+        if record is not None and record.generation > generation:
+            return
+        if record is not None and record.live and record.generation < generation:
+            # It was restarted before anybody missed it: what it led goes on under another epoch.
+            self._fence(node, record)
+        retired = record is not None and record.retired
+        self.brokers[node] = BrokerRecord(generation, True, dict(about), retired)
+        live = frozenset(self.live())
+        for key, state in list(self._states.items()):
+            if not state.leader and (node in state.isr or node in state.elr):
+                after = elected(state, live)
+                if after is not None:
+                    self._set(key, after)
+        self.on_brokers()
+
+    def _fence(self, node: str, record: BrokerRecord) -> None:
+        self.brokers[node] = replace(record, live=False)
+        live = frozenset(self.live())
+        for key, state in list(self._states.items()):
+            after = state
+            if state.leader == node:
+                after = elected(state, live) or offline(state) or state
+            if node in after.isr and after.leader and len(after.isr) > 1:
+                # Nobody waits for it. It comes back when it has caught up.
+                rest = [other for other in after.isr if other != node]
+                after = with_isr(after, rest, self.min_insync(key[0])) or after
+            if after is not state:
+                # One command is one step.
+                self._set(key, replace(after, version=state.version + 1))
+        self.on_brokers()
+
+    def _place(self, topic_id: int, min_insync: int, placed: list[list[str]]) -> bool:
+        if topic_id in self._partitions:
+            return False
+        live = frozenset(self.live())
+        self._partitions[topic_id] = len(placed)
+        self._min_insync[topic_id] = min_insync
+        for partition, replicas in enumerate(placed):
+            self._set((topic_id, partition), created(replicas, live))
+        return True
+
+    def _current(self, key: LogKey, epoch: int, version: int) -> PartitionState | None:
+        """The state, if it is still the one that a command was made from."""
+        state = self._states.get(key)
+        return state if state is not None and (state.epoch, state.version) == (epoch, version) else None
+
+    def _isr(self, key: LogKey, epoch: int, version: int, isr: list[str]) -> PartitionState | None:
+        state = self._current(key, epoch, version)
+        if state is not None and state.leader in isr:
+            # Whoever is not here cannot come in, whatever its leader believes.
+            able = [node for node in isr if node in state.isr or self._is_live(node)]
+            after = with_isr(state, able, self.min_insync(key[0]))
+            if after is not None:
+                self._set(key, after)
+        return self._states.get(key)
+
+    def _is_live(self, node: str) -> bool:
+        record = self.brokers.get(node)
+        return record is not None and record.live
+
+    def _lead(self, key: LogKey, epoch: int, version: int, node: str) -> PartitionState | None:
+        state = self._current(key, epoch, version)
+        if state is not None:
+            after = elected(state, frozenset(self.live()), node)
+            if after is not None and after.leader != state.leader:
+                self._set(key, after)
+        return self._states.get(key)
+
+    def _replicas(
+        self, key: LogKey, epoch: int, version: int, replicas: list[str], target: list[str]
+    ) -> PartitionState | None:
+        state = self._current(key, epoch, version)
+        if state is not None:
+            after = moved(state, replicas, frozenset(self.live()))
+            if after is not None or tuple(replicas) == state.replicas:
+                if target:
+                    self.targets[key] = tuple(target)
+                else:
+                    self.targets.pop(key, None)
+            if after is not None:
+                self._set(key, after)
+        return self._states.get(key)
+
+    def _remove(self, topic_id: int) -> None:
+        for partition in range(self._partitions.pop(topic_id, 0)):
+            key = (topic_id, partition)
+            self._states.pop(key, None)
+            self.targets.pop(key, None)
+            self.on_change(key, None)
+        self._min_insync.pop(topic_id, None)
+
+    # --- snapshots
+
+    def snapshot(self) -> Any:
+        states = list(self._states.items())
+        return {
+            "brokers": [[node, r.generation, r.live, r.about, r.retired] for node, r in self.brokers.items()],
+            "topics": [[topic_id, count, self.min_insync(topic_id)] for topic_id, count in self._partitions.items()],
+            "targets": [[*key, list(target)] for key, target in self.targets.items()],
+            "states": Deferred(lambda: ([*key, *state.document()] for key, state in states)),
+        }
+
+    def restore(self, document: Any) -> None:
+        self.brokers = {
+            node: BrokerRecord(generation, live, about, retired) for node, generation, live, about, retired in document["brokers"]
+        }
+        self._partitions = {topic_id: count for topic_id, count, _ in document["topics"]}
+        self._min_insync = {topic_id: least for topic_id, _, least in document["topics"]}
+        self.targets = {(topic_id, partition): tuple(target) for topic_id, partition, target in document["targets"]}
+        self._states = {(row[0], row[1]): PartitionState.of(row[2:]) for row in document["states"]}

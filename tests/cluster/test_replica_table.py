@@ -1,0 +1,130 @@
+"""The table of replicas under any order of commands: rules that hold whatever comes, and the same state after a snapshot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braidmq.base.json_pieces import json_pieces
+from braidmq.cluster.partition_state import PartitionState
+from braidmq.cluster.replica_table import ReplicaTable
+
+_NODES = ["a", "b", "c", "d"]
+
+
+def _table(*nodes: str) -> ReplicaTable:
+    table = ReplicaTable()
+    for node in nodes:
+        table.apply(["register", node, 1, {"client": f"{node}:9092"}])
+    return table
+
+
+def _state(table: ReplicaTable, partition: int = 0) -> PartitionState:
+    state = table.state((1, partition))
+    assert state is not None
+    return state
+
+
+def test_a_dead_leader_is_replaced_and_nobody_waits_for_it() -> None:
+    table = _table("a", "b", "c")
+    table.apply(["place", 1, 2, [["a", "b", "c"], ["b", "c", "a"]]])
+    table.apply(["fence", "a", 1])
+    assert _state(table) == PartitionState("b", 2, ("a", "b", "c"), ("b", "c"), (), 2)
+    assert _state(table, 1) == PartitionState("b", 1, ("b", "c", "a"), ("b", "c"), (), 2)
+
+
+def test_the_last_one_in_sync_is_waited_for_and_those_who_left_too_late_may_lead() -> None:
+    table = _table("a", "b", "c")
+    table.apply(["place", 1, 2, [["a", "b", "c"]]])
+    table.apply(["fence", "c", 1])
+    table.apply(["fence", "b", 1])
+    state = _state(table)
+    assert (state.isr, state.elr) == (("a",), ("b",)), "c left while two were enough: it may miss something"
+    table.apply(["fence", "a", 1])
+    assert _state(table).leader == ""
+    table.apply(["register", "c", 2, {}])
+    assert _state(table).leader == ""
+    table.apply(["register", "b", 2, {}])
+    assert (_state(table).leader, _state(table).isr) == ("b", ("b",))
+
+
+def test_a_restarted_leader_gets_another_epoch() -> None:
+    table = _table("a")
+    table.apply(["place", 1, 1, [["a"]]])
+    table.apply(["register", "a", 2, {}])
+    state = _state(table)
+    assert state.leader == "a" and state.epoch > 1
+
+
+def test_what_was_made_from_an_older_state_changes_nothing() -> None:
+    table = _table("a", "b", "c")
+    table.apply(["place", 1, 2, [["a", "b", "c"]]])
+    old = _state(table)
+    table.apply(["lead", 1, 0, old.epoch, old.version, "b"])
+    now = _state(table)
+    assert now.leader == "b"
+    assert table.apply(["isr", 1, 0, old.epoch, old.version, ["a"]]) == now
+    assert table.apply(["lead", 1, 0, old.epoch, old.version, "c"]) == now
+    assert table.apply(["replicas", 1, 0, old.epoch, old.version, ["a"], []]) == now
+
+
+def test_an_isr_takes_in_only_those_who_are_here() -> None:
+    table = _table("a", "b", "c")
+    table.apply(["place", 1, 2, [["a", "b", "c"]]])
+    table.apply(["fence", "c", 1])
+    state = _state(table)
+    assert table.apply(["isr", 1, 0, state.epoch, state.version, ["a", "b", "c"]]).isr == ("a", "b")
+
+
+_COMMANDS = st.one_of(
+    st.tuples(st.just("register"), st.sampled_from(_NODES), st.integers(1, 5)),
+    st.tuples(st.just("fence"), st.sampled_from(_NODES), st.integers(1, 5)),
+    st.tuples(st.just("isr"), st.integers(0, 2), st.lists(st.sampled_from(_NODES), unique=True)),
+    st.tuples(st.just("lead"), st.integers(0, 2), st.sampled_from(_NODES)),
+    st.tuples(st.just("replicas"), st.integers(0, 2), st.lists(st.sampled_from(_NODES), unique=True, min_size=1)),
+    st.tuples(st.just("unregister"), st.sampled_from(_NODES)),
+    st.tuples(st.just("remove")),
+)
+
+
+def _command(table: ReplicaTable, drawn: tuple[Any, ...]) -> list[Any]:
+    match drawn:
+        case ("register", node, generation):
+            return ["register", node, generation, {}]
+        case ("isr" | "lead" | "replicas" as verb, partition, value):
+            state = table.state((1, partition)) or PartitionState("", 0, (), (), (), 0)
+            tail = [[]] if verb == "replicas" else []
+            return [verb, 1, partition, state.epoch, state.version, value, *tail]
+        case ("remove",):
+            return ["remove", 1]
+    return list(drawn)
+
+
+@settings(max_examples=300)
+@given(commands=st.lists(_COMMANDS, max_size=40))
+def test_whatever_comes_the_rules_hold(commands: list[tuple[Any, ...]]) -> None:
+    table = _table(*_NODES)
+    table.apply(["place", 1, 2, [["a", "b", "c"], ["b", "c", "d"], ["d"]]])
+    for drawn in commands:
+        before = dict(table.items())
+        table.apply(_command(table, drawn))
+        for key, state in table.items():
+            assert state.isr, "an isr is never empty"
+            assert not state.leader or state.leader in state.isr
+            assert not set(state.isr) & set(state.elr)
+            assert not state.leader or table.brokers[state.leader].live
+            old = before.get(key)
+            if old is None or old == state:
+                continue
+            assert state.version > old.version and state.epoch >= old.epoch
+            assert state.epoch > old.epoch or state.leader == old.leader
+            if state.leader != old.leader and state.leader:
+                assert state.leader in old.isr or (state.leader in old.elr), "nobody leads who may miss something"
+    document = json.loads("".join(json_pieces(table.snapshot())))
+    other = ReplicaTable()
+    other.restore(document)
+    assert dict(other.items()) == dict(table.items())
+    assert other.brokers == table.brokers and other.targets == table.targets
