@@ -138,12 +138,12 @@ class ClusterNode(NodeCalls):
         self._keep(self._mind_session())
         for journal in self.broker.journals.values():
             journal.follow()
+        # Whatever was led before the restart ends with it. Where the quorum does not say whether it did, it is asked again.
+        while self.coordinator_node() == self.node and not await self.journals.take_over(self.live()):
+            await asyncio.sleep(_ASK_AGAIN_S)
         state = self.journals.state
         assert state is not None
-        if state.leader == self.node:
-            # Whatever was led before the restart ends with it.
-            await self.journals.take_over(self.live())
-        else:
+        if state.leader != self.node:
             self._journals_changed(state)
         await self.until(self._registered)
         self._serving = True
