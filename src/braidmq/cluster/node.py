@@ -139,7 +139,9 @@ class ClusterNode(NodeCalls):
         for journal in self.broker.journals.values():
             journal.follow()
         # Whatever was led before the restart ends with it. Where the quorum does not say whether it did, it is asked again.
-        while self.coordinator_node() == self.node and not await self.journals.take_over(self.live()):
+        while self.coordinator_node() == self.node:
+            if await self.journals.take_over(self.live()):
+                break
             await asyncio.sleep(_ASK_AGAIN_S)
         state = self.journals.state
         assert state is not None
