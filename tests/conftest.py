@@ -58,7 +58,16 @@ class Scheduling(LoadScopeScheduling):
         return together(nodeid)
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A file that cannot be read has failed, with every test that it would have had."""
+    _note_failure(report)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _note_failure(report)
+
+
+def _note_failure(report: pytest.CollectReport | pytest.TestReport) -> None:
     """Note what failed for `tools/run_tests.py`."""
     noted = os.environ.get("TEST_FAILED_FILE")
     if noted and report.failed and "PYTEST_XDIST_WORKER" not in os.environ:

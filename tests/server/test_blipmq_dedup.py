@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from braidmq.base import limits
 from braidmq.base.disk_faulty import FaultyDisk
-from braidmq.broker.broker import StagedBatch
+from braidmq.broker.staged import StagedBatch
 from braidmq.log.partition import LogSettings, PartitionLog
 from braidmq.server.blipmq_dedup import Dedup
 
