@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
+import itertools
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from braidmq.base.disk_faulty import SimulatedCrash
 
 T = TypeVar("T")
+
+_ONE_MOMENT_S: Final = 1e-9
+"""Times that differ by less, as sums of fractions do, are the same."""
 
 
 class Life:
@@ -47,35 +53,59 @@ def machine_name() -> str:
     return "" if life is None else life.name
 
 
-class _Time:
-    """Stands where the selector is."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise RuntimeError("nothing is going to happen any more")
-        self._loop.now_s += max(0.0, timeout)
-        return []
-
-    def close(self) -> None:
-        """There is nothing to give back."""
-
-
 class SimLoop(asyncio.BaseEventLoop):
+    """Timers wait in a heap of tuples, and a turn does no more than run what is due: most of what a simulation does is this."""
+
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
         self.faults: list[BaseException] = []
         """What nobody caught."""
-        self._selector = _Time(self)
-        self._clock_resolution = 1e-9
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        """By time; those of one moment in the order in which they were set."""
+        self._order = itertools.count()
+        self._ready: deque[asyncio.Handle]
         self.set_task_factory(_owned_task)
         self.set_exception_handler(self._note_fault)
 
     def time(self) -> float:
         return self.now_s
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer
+
+    def _run_once(self) -> None:
+        """One turn: with nothing to do now, it is later."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise RuntimeError("nothing is going to happen any more")
+            self.now_s = max(self.now_s, timers[0][0])
+        due_s = self.now_s + _ONE_MOMENT_S
+        while timers and timers[0][0] < due_s:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         done: asyncio.Future[T] = self.create_future()
@@ -84,9 +114,6 @@ class SimLoop(asyncio.BaseEventLoop):
         except Exception as fault:
             done.set_exception(fault)
         return done
-
-    def _process_events(self, event_list: Any) -> None:
-        """There are no events."""
 
     def _write_to_self(self) -> None:
         """Whoever calls from a thread is on this one."""
