@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +38,13 @@ UNREFERENCED: dict[str, str] = {
     "src/braidmq/client/__init__.py:__dir__": "Python's `dir`",
 }
 """`path:name` of what nothing in the tree refers to, and who does."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_afterwards() -> Iterator[None]:
+    yield
+    checks.forget()
+    tree.cache_clear()
 
 
 @cache

@@ -7,6 +7,7 @@ of them touches the disk, so `test_tidy.py` can feed each one a bad snippet and 
 from __future__ import annotations
 
 import ast
+import functools
 import posixpath
 import re
 from collections import Counter
@@ -60,6 +61,24 @@ NETWORK_MODULES = {"asyncio", "socket", "ssl", "selectors", "socketserver", "uvl
 # --- reading source
 
 
+@functools.cache
+def parsed(path: str, source: str) -> ast.Module:
+    """Read once for all rules, none of which changes it; `forget` lets go of it."""
+    return ast.parse(source, path)
+
+
+@functools.cache
+def nodes(path: str, source: str) -> tuple[ast.AST, ...]:
+    """Everything in a module."""
+    return tuple(ast.walk(parsed(path, source)))
+
+
+def forget() -> None:
+    """Let go of all that was read: the whole tree takes room, and time of every garbage collection."""
+    parsed.cache_clear()
+    nodes.cache_clear()
+
+
 def layer_of(path: str) -> str | None:
     """The layer a module belongs to; None for files outside the package and for those at its top."""
     if not path.startswith(PACKAGE):
@@ -80,7 +99,7 @@ def imported_modules(path: str, source: str) -> Iterator[tuple[int, str]]:
                     yield number, f"{module}.{name}"
         return
     package = list(PurePosixPath(path.removeprefix("src/")).parent.parts)
-    for node in ast.walk(ast.parse(source, path)):
+    for node in nodes(path, source):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -107,7 +126,7 @@ def identifiers(path: str, source: str) -> Counter[str]:
     """How often each name is used in a file. Definitions, docstrings and comments are no use; an import is."""
     if not path.endswith(".py"):
         return Counter(re.findall(r"\b[A-Za-z_]\w*\b", source))
-    return _identifiers_below(ast.parse(source, path))
+    return _identifiers_below(parsed(path, source))
 
 
 def _identifiers_below(root: ast.AST) -> Counter[str]:
@@ -161,7 +180,7 @@ def check_disk_is_given(path: str, source: str) -> list[str]:
         return []
     modules = [(line, name) for line, name in imported_modules(path, source) if name in FILE_MODULES]
     complaints = [f"{path}:{line}: imports {name}; ask the Disk" for line, name in modules]
-    for node in ast.walk(ast.parse(source, path)):
+    for node in nodes(path, source):
         if isinstance(node, ast.Call) and dotted(node.func) in FILE_CALLS:
             complaints.append(f"{path}:{node.lineno}: calls {dotted(node.func)}; ask the Disk")
     return complaints
@@ -175,7 +194,7 @@ def check_clock_is_given(path: str, source: str) -> list[str]:
     if not path.endswith(".py"):
         return []
     complaints = []
-    for node in ast.walk(ast.parse(source, path)):
+    for node in nodes(path, source):
         if isinstance(node, ast.Attribute) and dotted(node) in CLOCK_CALLS:
             complaints.append(f"{path}:{node.lineno}: reads {dotted(node)}; ask the Clock")
         elif isinstance(node, ast.ImportFrom) and node.module == "time":
@@ -201,7 +220,7 @@ def check_names(path: str, source: str) -> list[str]:
     empty = re.compile(r"^(utils?|helpers?|common|misc)$|manager")
     complaints = [f"{path}: `{part}` says nothing" for part in (*place.parent.parts, place.stem) if empty.search(part)]
     if path.endswith(".py"):
-        for node in ast.walk(ast.parse(source, path)):
+        for node in nodes(path, source):
             if isinstance(node, _DEFINITIONS) and re.search(r"[Mm]anager|Helper|Utils?$", node.name):
                 complaints.append(f"{path}:{node.lineno}: `{node.name}` says nothing")
     return complaints
@@ -216,7 +235,7 @@ def check_no_notes(path: str, source: str) -> list[str]:
 def check_no_swallowing(path: str, source: str) -> list[str]:
     """An exception is handled, or it goes on."""
     complaints = []
-    for node in ast.walk(ast.parse(source, path)):
+    for node in nodes(path, source):
         if isinstance(node, ast.ExceptHandler) and all(_does_nothing(statement) for statement in node.body):
             complaints.append(f"{path}:{node.lineno}: swallows an exception")
         elif isinstance(node, ast.ExceptHandler) and node.type is None:
@@ -233,7 +252,7 @@ def _does_nothing(statement: ast.stmt) -> bool:
 
 def check_docstring(path: str, source: str) -> list[str]:
     """Every module says why it exists."""
-    if path.endswith(".py") and not ast.get_docstring(ast.parse(source, path)):
+    if path.endswith(".py") and not ast.get_docstring(parsed(path, source)):
         return [f"{path}: no docstring"]
     return []
 
@@ -289,7 +308,7 @@ def check_nothing_dead(files: Mapping[str, str], allowed: Iterable[str]) -> list
         module = path.removeprefix("src/").removesuffix(".py").replace("/", ".")
         if not module.endswith(("__init__", "__main__")) and module not in imported:
             complaints.append(f"{path}: nothing imports it")
-        for node in ast.parse(source, path).body:
+        for node in parsed(path, source).body:
             if not isinstance(node, _DEFINITIONS):
                 continue
             if used[node.name] > _identifiers_below(node)[node.name]:
@@ -330,7 +349,7 @@ def check_errors_are_raised(errors_source: str, files: Mapping[str, str]) -> lis
         if path.endswith(".pyx"):
             raised.update(code for code in codes if f'BraidError("{code}"' in source)
             continue
-        for node in _outside_comparisons(ast.parse(source, path)):
+        for node in _outside_comparisons(parsed(path, source)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 raised.add(node.value)
             if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "BraidError" and node.args:
