@@ -45,7 +45,7 @@ class Nodes:
 
     async def start(self, name: str) -> BrokerServer:
         config = Config(
-            data_dir=str(self._directory / name), node_id=name, listen=(Listen("flymq", "127.0.0.1", 0),), **self._settings
+            data_dir=str(self._directory / name), node_id=name, **{"listen": (Listen("flymq", "127.0.0.1", 0),), **self._settings}
         )  # type: ignore[arg-type]
 
         async def clustering() -> Clustering:

@@ -26,6 +26,12 @@ from braidmq.wire.fq.auth import BLOCK, DISK, QueueDetail
 from braidmq.wire.fq.naming import exchange_topic, topic_exchange
 
 _UNLIMITED: Final = 1 << 60
+GROUP_PREFIX: Final = "fq:"
+
+
+def queue_group(name: bytes) -> str:
+    """The consumer group that keeps the positions of a queue."""
+    return GROUP_PREFIX + exchange_topic(name)
 
 
 class Member(Protocol):
@@ -33,6 +39,9 @@ class Member(Protocol):
 
     @property
     def address(self) -> str: ...
+
+    def dismiss(self) -> None:
+        """Its queue is served elsewhere: its connections end."""
 
 
 class Consumer(Protocol):
@@ -74,7 +83,7 @@ class FqQueue(Subscription):
         super().__init__(hub, _capacity(detail), Overflow.BLOCK if blocks else Overflow.DROP_NEW)
         self.detail = detail
         self.permanent = False
-        self.group = f"fq:{exchange_topic(detail.name)}"
+        self.group = queue_group(detail.name)
         """The consumer group that keeps the positions."""
         self.bindings: dict[int, Binding] = {}
         """By route id; those that were taken back are not among them."""

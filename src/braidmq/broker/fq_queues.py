@@ -17,15 +17,16 @@ from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.broker.fq_binding import Binding
 from braidmq.broker.fq_exchanges import Exchanges
-from braidmq.broker.fq_queue import FqQueue, Member
+from braidmq.broker.fq_queue import GROUP_PREFIX, FqQueue, Member, queue_group
 from braidmq.broker.fq_table import Places, QueueTable, StoredQueue
 from braidmq.broker.machines import QUEUES
 from braidmq.broker.push import Feed
+from braidmq.broker.push.serving import Serving
 from braidmq.broker.topics import Topic
 from braidmq.wire.fq.auth import QueueDetail, check_same_queue
 from braidmq.wire.fq.commands import REFUSED
 from braidmq.wire.fq.messages import NO_SENDER, encode_tail
-from braidmq.wire.fq.naming import exchange_topic
+from braidmq.wire.fq.naming import exchange_topic, topic_exchange
 from braidmq.wire.fq.program import parse_program
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 _NOWHERE: Final = Places(0, {})
 
 logger = logging.getLogger("braidmq.fq")
+
+
+def _name_of(group: str) -> bytes:
+    return topic_exchange(group.removeprefix(GROUP_PREFIX))
 
 
 class FqQueues:
@@ -61,9 +66,51 @@ class FqQueues:
         self._open = True
         self._default_tail = encode_tail(NO_SENDER, (node,))
         self._members_max = members_max
-        for stored in self.table.all():
-            self._restore(stored)
+        if self._serving.alone:
+            for stored in self.table.all():
+                self._restore(stored)
+        else:
+            self._serving.own(GROUP_PREFIX[:-1], self)
         return True
+
+    # --- which node of a cluster serves a permanent queue
+
+    @property
+    def _serving(self) -> Serving:
+        return self._broker.push.serving
+
+    async def take(self, detail: QueueDetail) -> None:
+        """See to it that a queue that is permanent, or is to be, is served here; NOT_LEADER where clients use it elsewhere."""
+        if detail.permanent or self.table.get(detail.name) is not None:
+            await self._serving.take(queue_group(detail.name))
+
+    def kept(self) -> list[str]:
+        return [queue_group(stored.detail.name) for stored in self.table.all()]
+
+    async def begin(self, group: str) -> None:
+        stored = self.table.get(_name_of(group))
+        if stored is not None and stored.detail.name not in self._queues:
+            self._restore(stored)
+
+    def end(self, group: str) -> None:
+        queue = self._queues.get(_name_of(group))
+        if queue is None:
+            return
+        self._broker.push.positions.forget(queue)
+        members = list(queue.members)
+        self._vanish(queue)
+        for member in members:
+            # It comes again, and finds out where its queue is.
+            member.dismiss()
+
+    def idle(self, group: str) -> bool:
+        queue = self._queues.get(_name_of(group))
+        return queue is None or not queue.members
+
+    async def flush(self, group: str) -> None:
+        queue = self._queues.get(_name_of(group))
+        if queue is not None and queue.kept:
+            await self._broker.push.positions.commit(queue)
 
     def _restore(self, stored: StoredQueue) -> None:
         queue = self._make(stored.detail)
@@ -143,6 +190,7 @@ class FqQueues:
         queue.permanent = permanent
         if not permanent:
             await self._submit(self.table.forget(queue.detail.name))
+            self._serving.release(queue.group)
             if queue.on_disk:
                 self._broker.push.positions.forget(queue)
                 await self._broker.push.positions.remove(queue.group)

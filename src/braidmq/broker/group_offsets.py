@@ -5,13 +5,16 @@ stored as given and may go back. One command can move many offsets, all or none 
 it moves them once, however often it is submitted.
 
 The machine also counts the generations of group members that were set aside for use, so that none is ever given out twice.
+
+In a cluster it says as well which node serves a group that is pushed (`push/serving.py`). A node that takes a group gets a number
+that nobody had before; offsets that bear another one are passed over, because whoever sends them was replaced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from braidmq.base import limits
 from braidmq.base.json_pieces import Deferred
@@ -19,6 +22,17 @@ from braidmq.base.json_pieces import Deferred
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+class Server(NamedTuple):
+    """Who serves a group."""
+
+    node: str
+    term: int
+    """Of all services of all groups, the number of this one."""
+
+
+NOBODY: Final = Server("", 0)
 
 
 class GroupOffsets:
@@ -33,6 +47,11 @@ class GroupOffsets:
         self._transactions_remembered = transactions_remembered
         self.generations = 0
         """Generations up to this one may have been given out."""
+        self._servers: dict[str, Server] = {}
+        self._terms = 0
+        """Terms up to this one were given out."""
+        self.on_served: Callable[[str, Server], None] | None = None
+        """Told of every group that got another server."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -53,6 +72,13 @@ class GroupOffsets:
     def committed(self, topic_id: int, group: str, partition: int) -> int | None:
         return self.offsets(topic_id, group).get(partition)
 
+    def server(self, group: str) -> Server:
+        """Who serves a group; NOBODY where nobody does."""
+        return self._servers.get(group, NOBODY)
+
+    def servers(self) -> Mapping[str, Server]:
+        return self._servers
+
     # --- commands
 
     @staticmethod
@@ -63,6 +89,21 @@ class GroupOffsets:
     def commit_many(offsets: Iterable[tuple[int, str, int, int]], transaction: int | None = None) -> list[Any]:
         """`offsets` are (topic id, group, partition, offset)."""
         return ["commit_many", [list(row) for row in offsets], transaction]
+
+    @staticmethod
+    def commit_served(offsets: Iterable[tuple[int, str, int, int]], terms: Mapping[str, int]) -> list[Any]:
+        """As `commit_many`, of groups that this node serves, each with its term."""
+        return ["commit_served", [list(row) for row in offsets], dict(terms)]
+
+    @staticmethod
+    def serve(group: str, node: str, before: int) -> list[Any]:
+        """Let a node serve a group, if the term of its last server is still `before`."""
+        return ["serve", group, node, before]
+
+    @staticmethod
+    def unserve(group: str, term: int) -> list[Any]:
+        """Let nobody serve a group any more, if its term is still that."""
+        return ["unserve", group, term]
 
     @staticmethod
     def delete(topic_id: int | None, group: str) -> list[Any]:
@@ -81,13 +122,24 @@ class GroupOffsets:
         """Carry out one command.
 
         `commit_many` returns whether it was applied (False for a transaction that was applied before), `delete` the topics
-        that had the group, `reserve_generations` the first of them.
+        that had the group, `reserve_generations` the first of them, `serve` and `unserve` who serves the group from then on.
         """
         match command:
             case ["commit", int(topic_id), str(group), int(partition), int(offset)]:
                 self._set(topic_id, group, partition, offset)
             case ["commit_many", list(rows), transaction]:
                 return self._commit_many(rows, transaction)
+            case ["commit_served", list(rows), dict(terms)]:
+                return self._commit_many([row for row in rows if self.server(row[1]).term == terms[row[1]]], None)
+            case ["serve", str(group), str(node), int(before)]:
+                if self.server(group).term == before:
+                    self._terms += 1
+                    self._set_server(group, Server(node, self._terms))
+                return self.server(group)
+            case ["unserve", str(group), int(term)]:
+                if self.server(group).term == term:
+                    self._set_server(group, NOBODY)
+                return self.server(group)
             case ["delete", int(topic_id), str(group)]:
                 return [topic_id] if self._remove(topic_id, group) else []
             case ["delete", None, str(group)]:
@@ -115,6 +167,14 @@ class GroupOffsets:
         for topic_id, group, partition, offset in rows:
             self._set(topic_id, group, partition, offset)
         return True
+
+    def _set_server(self, group: str, server: Server) -> None:
+        if server.node:
+            self._servers[group] = server
+        else:
+            self._servers.pop(group, None)
+        if self.on_served is not None:
+            self.on_served(group, server)
 
     def _set(self, topic_id: int, group: str, partition: int, offset: int) -> None:
         offsets = self._groups.get((topic_id, group))
@@ -147,6 +207,8 @@ class GroupOffsets:
             "groups": Deferred(lambda: ([*place, list(offsets.items())] for place, offsets in groups)),
             "transactions": list(self._transactions),
             "generations": self.generations,
+            "servers": [[group, *server] for group, server in self._servers.items()],
+            "terms": self._terms,
         }
 
     def restore(self, document: Any) -> None:
@@ -158,6 +220,9 @@ class GroupOffsets:
                 self._set(topic_id, group, partition, offset)
         self._transactions = dict.fromkeys(document["transactions"])
         self.generations = document["generations"]
+        # Version 0.1 knew of no servers.
+        self._servers = {group: Server(node, term) for group, node, term in document.get("servers", ())}
+        self._terms = document.get("terms", 0)
 
 
 def _discard(index: dict[_Key, set[_Value]], key: _Key, value: _Value) -> None:

@@ -6,7 +6,7 @@ partitions this node leads, who coordinates, and how a command or a record gets 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,6 +46,27 @@ class PartitionInfo:
 
 
 class Peers(Protocol):
+    node: str
+    """The name of this node."""
+    watchers: list[Callable[[], None]]
+    """Told when nodes may have come or gone."""
+
+    def live(self) -> set[str]:
+        """Nodes that are here, as far as this one can tell."""
+        ...
+
+    async def ask_for(self, node: str, group: str) -> bool:
+        """Have another node let this one serve a group; False when it does not."""
+        ...
+
+    def client_address(self, node: str) -> str:
+        """Where FlyMQ clients find a node."""
+        ...
+
+    async def look_at_journals(self) -> None:
+        """See to it that the journals here are applied as far as those of the coordinator are now."""
+        ...
+
     @property
     def coordinates(self) -> bool:
         """Whether this node orders the commands, and has what lives in memory of groups, transactions and what is delayed."""

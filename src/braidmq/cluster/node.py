@@ -122,6 +122,7 @@ class ClusterNode(NodeCalls):
             ClusterOp.FORWARD_PRODUCE: self._produce_asked,
             ClusterOp.END_EPOCH: self._leave_asked,
             ClusterOp.NODE_STATUS: self._status_asked,
+            ClusterOp.HAND_OVER: self._hand_over_asked,
         }.items():
             transport.serve(op, handler)
         transport.watch(self._connection_changed)
@@ -551,18 +552,6 @@ class ClusterNode(NodeCalls):
         except TimeoutError:
             raise BraidError("NOT_LEADER", reason=f"no leader elected for {topic.name}") from None
 
-    def applied(self) -> dict[str, int]:
-        """How far the journals are applied here."""
-        return {name: journal.applied for name, journal in self.broker.journals.items()}
-
-    async def caught_up(self, applied: dict[str, int], timeout_s: float) -> None:
-        """Wait until the journals here are as far as those of another node were; not longer than `timeout_s`."""
-        journals = self.broker.journals
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                for name, offset in applied.items():
-                    await journals[name].caught_up(offset)
-
     async def _leave_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
         self.check_coordinates()
         if unpack(payload)[0].get("stays"):
@@ -580,7 +569,8 @@ class ClusterNode(NodeCalls):
         for partition in document.get("partitions", ()):
             log = None if topic is None else self.broker.log_of(topic, partition)
             places.append([0, 0] if log is None else [log.log_start, log.high_watermark])
-        return pack({"node": self.node, "coordinator": self.coordinator_node(), "serving": self._serving, "places": places})
+        about = {"node": self.node, "coordinator": self.coordinator_node(), "serving": self._serving, "places": places}
+        return pack(about | {"applied": self.applied() if self._coordinates else None})
 
     async def steer(self, verb: str, words: list[str]) -> dict[str, Any]:
         return await self.steering.steer(verb, words)

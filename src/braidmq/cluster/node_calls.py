@@ -6,6 +6,7 @@ Whoever leads does it; whoever does not lead any more says who does, and nothing
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -121,6 +122,27 @@ class NodeCalls:
                 finally:
                     log.unwatch_tail(reached)
 
+    async def look_at_journals(self) -> None:
+        """See to it that the journals here are applied as far as those of the coordinator are now."""
+        if not self.coordinates:
+            payload = await self.transport.call(self._leader(), ClusterOp.NODE_STATUS, pack({}), _CALL_S)
+            applied = unpack(payload)[0]["applied"]
+            if applied is None:
+                raise BraidError("NOT_LEADER", reason="no leader elected")
+            await self.caught_up(applied, _CALL_S)
+
+    def applied(self) -> dict[str, int]:
+        """How far the journals are applied here."""
+        return {name: journal.applied for name, journal in self.broker.journals.items()}
+
+    async def caught_up(self, applied: dict[str, int], timeout_s: float) -> None:
+        """Wait until the journals here are as far as those of another node were; not longer than `timeout_s`."""
+        journals = self.broker.journals
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for name, offset in applied.items():
+                    await journals[name].caught_up(offset)
+
     # --- records and work for partitions that are led elsewhere
 
     async def produce(
@@ -176,6 +198,15 @@ class NodeCalls:
         # What came before may still be on its way to the others.
         await self.broker.durable(log, log.accumulator.next_offset)
         return pack(known)
+
+    # --- what is pushed, and by whom
+
+    async def ask_for(self, node: str, group: str) -> bool:
+        payload = await self.transport.call(node, ClusterOp.HAND_OVER, pack(group), _CALL_S)
+        return bool(unpack(payload)[0])
+
+    async def _hand_over_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        return pack(await self.broker.push.serving.hand_over(unpack(payload)[0], node))
 
     # --- commands for the journals
 

@@ -41,6 +41,7 @@ class ClusterOp(IntEnum):
     JOIN = 0xEB
     STEER = 0xEC
     PROGRESS = 0xED
+    HAND_OVER = 0xEF
 
 
 class Transport(Protocol):

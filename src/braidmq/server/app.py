@@ -158,6 +158,7 @@ class BrokerServer:
         self.broker.coordinator.members.close()
         await asyncio.gather(*(listener.stopped(limits.STOP_SECONDS_MAX / 2) for listener in self.listeners))
         if self.clustering is not None:
+            await self.broker.push.leave()
             await self.clustering.stop()
         await self.broker.stop()
 

@@ -9,6 +9,9 @@ only how often it was tried is forgotten with the process.
 
 When a second connection subscribes with the same client_id, it gets the queue with all that waits in it. The first one goes on as a
 subscriber that ends with its connection, and sees what comes from then on.
+
+In a cluster each of them lives on one node at a time (`broker/push/serving.py`). A client_id goes to the node that its client
+subscribed at last, by the same rule; a shared group goes to another node when it has no members where it is.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class Durables:
         self._service = service
         self._table = service.broker.push.subscribers
         self._positions = service.broker.push.positions
+        self._serving = service.broker.push.serving
         self._live: dict[str, Subscriber] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """One change of a subscriber at a time. A lock is there as long as somebody has it or waits for it."""
@@ -52,7 +56,8 @@ class Durables:
         return len(self._live)
 
     def has(self, name: str) -> bool:
-        return name in self._live
+        """Whether there is a durable subscriber of that name, here or on another node."""
+        return name in self._live or (not self._serving.alone and self._table.get(name) is not None)
 
     def find(self, name: str) -> Subscriber | None:
         return self._live.get(name)
@@ -60,19 +65,25 @@ class Durables:
     # --- start and stop
 
     def restore(self) -> None:
-        """Go on with everybody the table knows."""
-        now_ms = self._service.broker.clock.now_ms()
+        """Go on with everybody the table knows; in a cluster, with those that this node serves."""
+        if not self._serving.alone:
+            self._serving.own(GROUP_PREFIX[:-1], self)
+            return
         for known in self._table.all():
-            subscriber = self._make(known.name)
-            # The filter that is older knows better which topics it has seen.
-            for text, durable in sorted(known.filters.items(), key=lambda entry: entry[1].topics_from):
-                wanted = self._wanted(known.name, text, durable.options)
-                if wanted is not None:
-                    subscriber.want(wanted, self._resume(subscriber.group, durable.topics_from))
-            if not known.parked_ms:
-                # A crash left open since when nobody is connected.
-                self._do(self._submit(self._table.park(known.name, now_ms)))
-            self._expire_later(known, now_ms)
+            self._restore(known)
+
+    def _restore(self, known: DurableSubscriber) -> None:
+        now_ms = self._service.broker.clock.now_ms()
+        subscriber = self._make(known.name)
+        # The filter that is older knows better which topics it has seen.
+        for text, durable in sorted(known.filters.items(), key=lambda entry: entry[1].topics_from):
+            wanted = self._wanted(known.name, text, durable.options)
+            if wanted is not None:
+                subscriber.want(wanted, self._resume(subscriber.group, durable.topics_from))
+        if not known.parked_ms:
+            # A crash left open since when nobody is connected.
+            self._do(self._submit(self._table.park(known.name, now_ms)))
+        self._expire_later(known, now_ms)
 
     def _resume(self, group: str, topics_from: int) -> Start:
         def start(feed: Feed) -> int:
@@ -101,6 +112,47 @@ class Durables:
         for subscriber in self._live.values():
             if subscriber.queue is not None:
                 subscriber.queue.moved()
+
+    # --- which node serves whom
+
+    def kept(self) -> list[str]:
+        return [GROUP_PREFIX + known.name for known in self._table.all()]
+
+    async def begin(self, group: str) -> None:
+        known = self._table.get(group.removeprefix(GROUP_PREFIX))
+        if known is not None and known.name not in self._live:
+            self._restore(known)
+
+    def end(self, group: str) -> None:
+        subscriber = self._live.pop(group.removeprefix(GROUP_PREFIX), None)
+        if subscriber is None:
+            return
+        self._cancel_expiry(subscriber.name)
+        if subscriber.queue is not None:
+            self._positions.forget(subscriber.queue)
+        for session in list(subscriber.sessions):
+            if isinstance(subscriber, SharedGroup):
+                # It comes again, and finds out where its group is.
+                session.subscribers.pop(subscriber.name, None)
+                session.close_when_idle()
+            else:
+                self._leave_behind(subscriber, session)
+        subscriber.close()
+
+    def idle(self, group: str) -> bool:
+        name = group.removeprefix(GROUP_PREFIX)
+        lock, subscriber = self._locks.get(name), self._live.get(name)
+        if lock is not None and lock.locked():
+            return False
+        # Whoever subscribes last has a client_id; members of a group stay where they are.
+        return not (isinstance(subscriber, SharedGroup) and subscriber.sessions)
+
+    async def flush(self, group: str) -> None:
+        subscriber = self._live.get(group.removeprefix(GROUP_PREFIX))
+        if subscriber is not None and subscriber.queue is not None:
+            await self._positions.commit(subscriber.queue)
+
+    # --- changing
 
     def _do(self, action: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something to its end, whoever goes away meanwhile."""
@@ -139,6 +191,7 @@ class Durables:
         name = wanted.text if shared else client_id
         async with self._lock(name):
             self._check_owner(name, session)
+            await self._serving.take(GROUP_PREFIX + name)
             if wanted.qos and client_id:
                 options = {_FILTER: wanted.content.text} if wanted.content is not None else {}
                 if wanted.accepts:
@@ -224,6 +277,7 @@ class Durables:
         name = text if shared else client_id
         async with self._lock(name):
             self._check_owner(name, session)
+            await self._serving.take(GROUP_PREFIX + name)
             subscriber = self._live.get(name)
             if subscriber is None:
                 return False
@@ -272,6 +326,7 @@ class Durables:
                     alone.want(wanted, subscriber.place_of)
         subscriber.close()
         await self._positions.remove(subscriber.group)
+        self._serving.release(subscriber.group)
 
     # --- parking
 

@@ -25,6 +25,7 @@ from braidmq.wire.fq.messages import NO_SENDER
 
 if TYPE_CHECKING:
     from braidmq.server.fq_data import DataStream
+    from braidmq.server.fq_session import FqSession
 
 class FqClient:
     def __init__(self, user: bytes, principal: Principal, address: str, lane: int) -> None:
@@ -36,6 +37,14 @@ class FqClient:
         self.queue: FqQueue | None = None
         """None once it has left."""
         self.data: DataStream | None = None
+        self.command: FqSession | None = None
+
+    def dismiss(self) -> None:
+        """Its queue is served by another node: both connections end."""
+        self.queue = None
+        for session in (self.command, None if self.data is None else self.data.session):
+            if session is not None:
+                session.close_when_idle()
 
 
 class Clients:

@@ -116,10 +116,12 @@ class CommandStream(Stream):
             detail = dataclasses.replace(detail, backlog=session.listener.config.fq_backlog)
         detail = name_queue(detail, str(uuid.uuid4()))
         principal = await self._principal(auth)
+        await session.broker.fq.take(detail)
         self._check_rights(principal, detail)
         # On a broker with logins nobody bears a name without the password.
         named = not session.broker.security.authorizer.enabled or not principal.anonymous
         client = FqClient(auth.user if named else NO_SENDER, principal, session.address, session.listener.next_lane())
+        client.command = session
         client.queue = await session.broker.fq.attach(detail, client)
         self.client = client
         self._key = session.listener.clients.add(client)

@@ -21,6 +21,7 @@ from braidmq.broker.machines import SUBSCRIBERS
 from braidmq.broker.push.chunk import Chunk
 from braidmq.broker.push.feed import Feed
 from braidmq.broker.push.positions import Positions
+from braidmq.broker.push.serving import Serving
 from braidmq.broker.push.subscriber_table import SubscriberTable
 from braidmq.broker.topics import Topic
 from braidmq.log.partition_reads import Cold
@@ -69,7 +70,8 @@ class Hub:
         self._warming: set[asyncio.Task[None]] = set()
         self.positions = Positions(broker)
         """How far those came who go on where they were."""
-
+        self.serving = Serving(broker)
+        """Which node serves them."""
         self.subscribers = SubscriberTable()
 
     @property
@@ -79,6 +81,11 @@ class Hub:
     def machines(self) -> Mapping[str, StateMachine]:
         """What of this has to survive."""
         return {SUBSCRIBERS: self.subscribers}
+
+    async def leave(self) -> None:
+        """Let other nodes serve what this one did, from where it came to; for as long as they can be asked."""
+        await self.positions.stop()
+        await self.serving.leave()
 
     async def stop(self) -> None:
         """Make durable what is kept of subscribers; nobody is served any more."""

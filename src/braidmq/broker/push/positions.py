@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
@@ -115,8 +115,14 @@ class Positions:
                 if live and self.at(owner.group, feed) != offset:
                     rows.append(self._broker.coordinator.row(feed.topic.name, owner.group, feed.partition, offset))
         most = limits.GROUP_COMMIT_OFFSETS_MAX
-        written = [
-            self._broker.post_offsets(GroupOffsets.commit_many(rows[at : at + most])) for at in range(0, len(rows), most)
-        ]
+        written = [self._broker.post_offsets(self._command(rows[at : at + most])) for at in range(0, len(rows), most)]
         if written:
             await asyncio.gather(*written)
+
+    def _command(self, rows: list[OffsetRow]) -> list[Any]:
+        """In a cluster a position says in which term it was reached: it counts if that lasts (`serving.py`)."""
+        serving = self._broker.push.serving
+        if serving.alone:
+            return GroupOffsets.commit_many(rows)
+        terms = {group: term for group in {row[1] for row in rows} if (term := serving.term(group)) is not None}
+        return GroupOffsets.commit_served([row for row in rows if row[1] in terms], terms)
