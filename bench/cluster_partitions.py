@@ -101,7 +101,7 @@ def _kill(client: sync.Client, nodes: list[Node], topics: list[str]) -> dict[str
 
 def _noticed(nodes: list[Node], name: str, began: datetime) -> float | None:
     """When the first of the others missed the node, in seconds after it was killed."""
-    pattern = re.compile(rf"^(\S+ \S+) .*node {name} (?:does not answer|is away)", re.MULTILINE)
+    pattern = re.compile(rf"^(\S+ \S+) WARNING braidmq.cluster: node {name} (?:does not answer|is away)", re.MULTILINE)
     times = []
     for node in nodes:
         assert node.child is not None

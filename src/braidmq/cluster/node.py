@@ -149,8 +149,10 @@ class ClusterNode(NodeCalls):
             self._journals_changed(state)
         await self.until(self._registered)
         self._serving = True
-        for key, known in list(self.table.items()):
-            self._assign(key, known)
+        # Opening thousands of logs takes longer than a session lasts: the loop gets turns in between, and the table may change.
+        for key in [key for key, _ in self.table.items()]:
+            self._assign(key, self.table.state(key))
+            await asyncio.sleep(0)
         self._remove_strangers()
 
     async def _open_session(self) -> None:
