@@ -6,9 +6,12 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from three_nodes import PATIENCE_S, Nodes
 
 from braidmq.client import connect
+from braidmq.cluster.replication.fetching import FetchRequest
+from braidmq.cluster.replication.settings import ReplicationSettings
 
 
 def test_three_nodes_are_one_broker(tmp_path: Path) -> None:
@@ -138,3 +141,33 @@ def test_a_node_whose_log_begins_too_late_gets_the_state(tmp_path: Path) -> None
             assert nodes.servers["c"].broker.topics.get("between") is not None
 
     asyncio.run(work())
+
+
+def test_a_fetch_tells_of_few_partitions_and_the_next_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    encode = FetchRequest.encode
+
+    def counted(request: FetchRequest) -> bytes:
+        told.append(len(request.places))
+        return encode(request)
+
+    monkeypatch.setattr(FetchRequest, "encode", counted)
+
+    async def work() -> None:
+        nodes = Nodes(tmp_path)
+        nodes.replication = ReplicationSettings(lag_s=1.0, fetch_places=4)
+        async with nodes:
+            await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 3 for name in "abc"))
+            async with connect(nodes.address("a")) as client:
+                await client.create_topic("many", 60)
+                async with client.producer() as producer:
+                    for partition in range(60):
+                        await producer.send("many", b"%d" % partition, partition=partition)
+                await nodes.stop("c")
+                await nodes.start("c")
+                await nodes.until(lambda: all(len(state.isr) == 3 for _, state in nodes.node("a").table.items()))
+            logs = [nodes.servers["c"].broker.store.opened(1, partition) for partition in range(60)]
+            assert all(log is not None and log.log_end == 1 for log in logs)
+
+    asyncio.run(work())
+    assert max(told) == 4

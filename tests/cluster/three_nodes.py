@@ -30,6 +30,7 @@ class Nodes:
         self._names = names
         self._settings: dict[str, object] = {"durability": "quorum", **settings}
         self._clock = SystemClock()
+        self.replication = ReplicationSettings(lag_s=1.0)
         self.quorum = LocalQuorum(RealDisk(), str(directory / "quorum"), self._clock)
         self.servers: dict[str, BrokerServer] = {}
 
@@ -58,7 +59,7 @@ class Nodes:
                 node=name, cluster_id="tests", about={"cluster": address}, session_s=3.0, suspect_s=0.3, rebalance_interval_s=0.0
             )
             return Clustering(
-                settings, self.quorum, transport, book, self._clock, ReplicationSettings(lag_s=1.0), close=transport.close
+                settings, self.quorum, transport, book, self._clock, self.replication, close=transport.close
             )
 
         server = self.servers[name] = BrokerServer(config, clustering=clustering)

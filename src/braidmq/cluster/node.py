@@ -145,13 +145,14 @@ class ClusterNode(NodeCalls):
                 break
             await asyncio.sleep(_ASK_AGAIN_S)
         state = self.journals.state
-        assert state is not None
-        if state.leader != self.node:
+        if state is not None and state.leader != self.node:
             self._journals_changed(state)
         await self.until(self._registered)
         self._serving = True
-        for key, known in list(self.table.items()):
-            self._assign(key, known)
+        # Opening thousands of logs takes longer than a session lasts: the loop gets turns in between, and the table may change.
+        for key, _ in list(self.table.items()):
+            self._assign(key, self.table.state(key))
+            await asyncio.sleep(0)
         self._remove_strangers()
 
     async def _open_session(self) -> None:
@@ -544,7 +545,7 @@ class ClusterNode(NodeCalls):
         def has_leaders() -> bool:
             if self.broker.topics.by_id(topic.id) is None:
                 return True
-            states = [self.table.state((topic.id, partition)) for partition in range(topic.partitions)]
+            states = (self.table.state((topic.id, partition)) for partition in range(topic.partitions))
             return all(state is not None and state.leader for state in states)
 
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from braidmq.base.errors import BraidError
@@ -119,7 +120,13 @@ class Follower:
             self._begin_again()
         asked: dict[LogKey, tuple[Followed, Place]] = {}
         left = self._replication.throttle.allowed()
-        for key in list(self._changed):
+        # Of ten thousand partitions not all in one request: leader and follower would be at it for longer than an answer may take,
+        # and would begin again with all of them for ever. The journals are assigned first, so they are told first.
+        telling = list(islice(self._changed, settings.fetch_places))
+        more = len(self._changed) > len(telling)
+        for key in telling:
+            del self._changed[key]
+        for key in telling:
             part = self._parts[key]
             if part.log.failure is not None:
                 # Its disk takes nothing more; the leader will not count it any longer.
@@ -138,10 +145,10 @@ class Follower:
                     self._again_later(key)
             asked[key] = part, place_of(key, part.log, part.epoch, bytes_max)
         forgotten = list(self._forgotten)
-        self._changed.clear()
         self._forgotten.clear()
+        wait_ms = 0 if more else round(settings.wait_s * 1000)
         request = FetchRequest(
-            self._replication.generation(), self._session, self._number, round(settings.wait_s * 1000), settings.fetch_bytes,
+            self._replication.generation(), self._session, self._number, wait_ms, settings.fetch_bytes,
             [place for _, place in asked.values()], forgotten,
         )  # fmt: skip
         timeout_s = settings.wait_s + settings.answer_s

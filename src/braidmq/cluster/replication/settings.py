@@ -21,5 +21,7 @@ class ReplicationSettings:
     """Most that a fetch brings of one partition, but at least a batch."""
     fetch_bytes: int = 8 * limits.MIB
     """Most that it brings of all."""
+    fetch_places: int = 500
+    """Most partitions of which one fetch says where they stand; the next one goes on at once."""
     catch_up_bytes_per_s: int = 100 * limits.MIB
     """How fast a node copies what it lacks of partitions in which it is not in sync: a new replica must not starve clients."""
