@@ -145,7 +145,8 @@ class ClusterNode(NodeCalls):
                 break
             await asyncio.sleep(_ASK_AGAIN_S)
         state = self.journals.state
-        if state is not None and state.leader != self.node:
+        assert state is not None
+        if state.leader != self.node:
             self._journals_changed(state)
         await self.until(self._registered)
         self._serving = True
