@@ -311,7 +311,7 @@ class Replication:
         for key, led in list(self._led.items()):
             self._refresh(led)
             wanted = led.wanted_isr(now_s, self.settings.lag_s)
-            # An outcome that is unknown has to become known, also where nothing else is wanted any more: until then a replica counts
+            # An outcome that is unknown has to become known, also where nothing else is wanted: until then a replica counts
             # that may never come back.
             if not led.altering and (led.unsure or set(wanted) != set(led.state.isr)) and led.log.failure is None:
                 self._propose(key, led, wanted)
