@@ -32,6 +32,16 @@ def test_nothing_acknowledged_is_lost(name: str, first: int) -> None:
     assert acked > 100, "clients got something done"
 
 
+class BereftWorld(NodeWorld):
+    loses_one = True
+
+
+@pytest.mark.parametrize("seed", [27, 32, 57])
+def test_nothing_waits_for_a_node_that_left(seed: int) -> None:
+    """A leader proposed a node for the isr, did not learn what came of it, and the node went: it must not count for ever."""
+    assert not simulate(BereftWorld, seed).history.complaints
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_dies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[name](monkeypatch)

@@ -150,6 +150,9 @@ class JournalGroup:
                 if node not in state.isr and all(node in known for known in self._caught_up.values())
             ]  # fmt: skip
             wanted = with_isr(state, [node for node in state.isr if node not in left] + came, self.min_insync)
+            if wanted is None and set(isr) == set(seen.isr) and state.version == seen.version:
+                # The same isr again settles what an earlier word on it came to.
+                wanted = replace(state, version=state.version + 1)
             if wanted is not None:
                 await self._write(wanted)
             return self.state

@@ -475,7 +475,7 @@ class ClusterNode(NodeCalls):
         """Have it agreed who has all of a log that this node leads; the state as it is then, None when that is not known."""
         if key[0] == 0:
             return await self.journals.alter_isr(key, state, isr)
-        document = {"key": key, "epoch": state.epoch, "version": state.version, "isr": isr}
+        document = {"key": key, "epoch": state.epoch, "version": state.version, "isr": isr, "settle": set(isr) == set(state.isr)}
         if self._coordinates:
             return await self._alter(document)
         try:
@@ -487,7 +487,8 @@ class ClusterNode(NodeCalls):
         return None if answer is None else PartitionState.of(answer)
 
     async def _alter(self, document: dict[str, Any]) -> PartitionState | None:
-        command = ["isr", *document["key"], document["epoch"], document["version"], list(document["isr"])]
+        place = [*document["key"], document["epoch"], document["version"]]
+        command = ["settle", *place] if document.get("settle") else ["isr", *place, list(document["isr"])]
         state: PartitionState | None = await self.broker.submit_metadata(REPLICAS, command)
         return state
 

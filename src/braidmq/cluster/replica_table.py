@@ -10,6 +10,7 @@ is only who may write this journal (`node.py`).
     unregister NODE                           it is gone for good
     place TOPIC MIN_INSYNC [REPLICAS...]      a new topic's partitions
     isr TOPIC PARTITION EPOCH VERSION ISR     the leader says who has everything
+    settle TOPIC PARTITION EPOCH VERSION      what was said from this version and is not known to have happened never does
     lead TOPIC PARTITION EPOCH VERSION NODE   another one is to lead
     replicas TOPIC PARTITION EPOCH VERSION REPLICAS TARGET
                                               others have it; while TARGET is not empty, it is on its way there
@@ -113,6 +114,8 @@ class ReplicaTable:
                 return self._place(topic_id, min_insync, placed)
             case ["isr", int(topic_id), int(partition), int(epoch), int(version), list(isr)]:
                 return self._isr((topic_id, partition), epoch, version, isr)
+            case ["settle", int(topic_id), int(partition), int(epoch), int(version)]:
+                return self._settle((topic_id, partition), epoch, version)
             case ["lead", int(topic_id), int(partition), int(epoch), int(version), str(node)]:
                 return self._lead((topic_id, partition), epoch, version, node)
             case ["replicas", int(topic_id), int(partition), int(epoch), int(version), list(replicas), list(target)]:
@@ -188,6 +191,12 @@ class ReplicaTable:
             after = with_isr(state, able, self.min_insync(key[0]))
             if after is not None:
                 self._set(key, after)
+        return self._states.get(key)
+
+    def _settle(self, key: LogKey, epoch: int, version: int) -> PartitionState | None:
+        state = self._current(key, epoch, version)
+        if state is not None:
+            self._set(key, replace(state, version=version + 1))
         return self._states.get(key)
 
     def _is_live(self, node: str) -> bool:

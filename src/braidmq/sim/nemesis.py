@@ -13,13 +13,15 @@ from braidmq.sim.world import World
 
 class Nemesis:
     def __init__(
-        self, world: World, quorum: QuorumService, start: Callable[[str], None], move: Callable[[], Coroutine[Any, Any, None]]
+        self, world: World, quorum: QuorumService, start: Callable[[str], None], move: Callable[[], Coroutine[Any, Any, None]],
+        leave: Callable[[str], Coroutine[Any, Any, None]],
     ) -> None:
-        """`start` starts a machine, `move` has somebody else lead something."""
+        """`start` starts a machine, `move` has somebody else lead something, `leave` is what a machine does before it stops."""
         self._world = world
         self._quorum = quorum
         self._start = start
         self._move = move
+        self._leave = leave
         self.active = True
 
     async def run(self) -> None:
@@ -94,11 +96,32 @@ class Nemesis:
                 await self._move()
                 await asyncio.sleep(self._world.rng.uniform(0.02, 0.4))
 
-    def calm(self) -> None:
-        """Everything is well again, and stays so."""
-        self.active = False
+    async def lose_one(self) -> str:
+        """A machine goes, in bad weather or good, and does not come back by itself; soon all is well but that. Its name."""
+        rng = self._world.rng
+        for _ in range(rng.randint(0, 2)):
+            rng.choice([self._weather, self._slow_node, self._no_quorum])()
+            await asyncio.sleep(rng.uniform(0.0, 0.5))
+        name = rng.choice(list(self._world.machines))
+        if rng.random() < 0.5:
+            await self._leave(name)
+        self._world.machines[name].crash(power=rng.random() < 0.5)
+        await asyncio.sleep(rng.uniform(0.0, 2.0))
+        self._calm_weather()
+        await asyncio.sleep(rng.uniform(0.0, 1.0))
+        return name
+
+    def bring_back(self, name: str) -> None:
+        self._up(name)
+
+    def _calm_weather(self) -> None:
         self._heal()
         self._world.network.faults = NetworkFaults()
         self._quorum.faults = CALM
+
+    def calm(self) -> None:
+        """Everything is well again, and stays so."""
+        self.active = False
+        self._calm_weather()
         for name in self._world.machines:
             self._up(name)

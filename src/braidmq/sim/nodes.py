@@ -153,6 +153,12 @@ class NodeWorld(Scenario):
             command = ["lead", *key, state.epoch, state.version, name]
             up[0].machine.life.spawn(self._submitted(up[0], command))
 
+    async def leave(self, name: str) -> None:
+        self.trace("leave", name)
+        node = self.nodes[name]
+        if node.machine.up:
+            await node.machine.life.spawn(node.clustering.leave())
+
     async def _submitted(self, node: SimNode, command: list[object]) -> None:
         try:
             await node.broker.submit_metadata("replicas", command)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -150,8 +151,9 @@ class ReplicaNode:
         known, revision = self.states[key]
         if known != state:
             return known
-        after = partition_state.with_isr(state, isr, MIN_INSYNC)
-        return state if after is None else await self._write(key, after, revision)
+        # The same isr again settles what an earlier word on it came to.
+        after = partition_state.with_isr(state, isr, MIN_INSYNC) or replace(state, version=state.version + 1)
+        return await self._write(key, after, revision)
 
     async def _checkpoints(self) -> None:
         """What housekeeping does: remember how far readers saw, and let go of what is too old."""

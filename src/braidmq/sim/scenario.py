@@ -1,4 +1,5 @@
-"""How a simulation goes: machines start, clients work, things go wrong; then all is well again, and everything is compared.
+"""How a simulation goes: machines start, clients work, things go wrong; then all is well again (where a scenario says so, but for
+one machine, which is lost and stays so for a while), and everything is compared.
 
 A seed passes when every client got its answers, all replicas are in sync and have the same bytes, and the history is one that a log
 which keeps its promises could have shown.
@@ -72,6 +73,8 @@ class Scenario(World):
     quorum: QuorumService
     faulty_s: float = 8.0
     """How long things go wrong."""
+    loses_one: bool = False
+    """Whether a machine is lost after that, and the others have to do without it for a while."""
 
     # --- what a scenario supplies
 
@@ -93,6 +96,9 @@ class Scenario(World):
     async def prepare(self) -> None:
         """What has to be there before clients come."""
 
+    async def leave(self, name: str) -> None:
+        """Let a machine hand over what it leads, before it is stopped."""
+
     def check_more(self) -> None:
         """What else has to be true in the end."""
 
@@ -105,23 +111,38 @@ class Scenario(World):
         await self.prepare()
         clients = Clients(self, list(NAMES), self.keys)
         clients.start()
-        nemesis = Nemesis(self, self.quorum, self.start, self.move_leader)
+        nemesis = Nemesis(self, self.quorum, self.start, self.move_leader, self.leave)
         trouble = asyncio.ensure_future(nemesis.run())
         await asyncio.sleep(self.faulty_s)
         nemesis.calm()
-        clients.finishing = True
-        for _ in range(round(_HEALED_S * 10)):
-            await asyncio.sleep(0.1)
-            if clients.done and self.settled():
-                break
-        else:
-            self.history.complaints.append(f"stuck: {self.standing()}; {clients.standing()}")
         trouble.cancel()
+        if self.loses_one and await self._comes(self.in_sync, clients):
+            lost = await nemesis.lose_one()
+            clients.finishing = True
+            # Whoever is left has to do: nothing may wait for one that does not come back.
+            await self._comes(lambda: clients.done, clients)
+            nemesis.bring_back(lost)
+        clients.finishing = True
+        await self._comes(lambda: clients.done and self.settled(), clients)
         self._compare()
         self.check_more()
         for machine in self.machines.values():
             machine.life.end()
         self.quorum.close()
+
+    async def _comes(self, reached: Callable[[], bool], clients: Clients) -> bool:
+        """Wait for something that has to come by itself."""
+        for _ in range(round(_HEALED_S * 10)):
+            await asyncio.sleep(0.1)
+            if reached():
+                return True
+        self.history.complaints.append(f"stuck: {self.standing()}; {clients.standing()}")
+        return False
+
+    def in_sync(self) -> bool:
+        """Whether every partition has a leader and all its replicas."""
+        states = [self.state(self.leader(key), key) for key in self.keys]
+        return all(state is not None and set(state.isr) == set(NAMES) for state in states)
 
     def leader(self, key: LogKey) -> str:
         """Who leads, as the machine says that knows most; empty when it leads not itself."""

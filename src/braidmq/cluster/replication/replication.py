@@ -311,7 +311,9 @@ class Replication:
         for key, led in list(self._led.items()):
             self._refresh(led)
             wanted = led.wanted_isr(now_s, self.settings.lag_s)
-            if not led.altering and set(wanted) != set(led.state.isr) and led.log.failure is None:
+            # An outcome that is unknown has to become known, also where nothing else is wanted: until then a replica counts
+            # that may never come back.
+            if not led.altering and (led.unsure or set(wanted) != set(led.state.isr)) and led.log.failure is None:
                 self._propose(key, led, wanted)
 
     def _refresh(self, led: LedPartition) -> None:
