@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/spark_scaling.py [--rows 2000000] [--repeats 3]
 
-An executor is a JVM and a Python worker, and both work at once, so one that may run anywhere takes two cores by itself, and nothing is
-left that a second one could show. So every executor is held to a core of its own, worker included. The broker and the driver run
+An executor is a JVM and a Python worker, and both work at once. One that may run anywhere takes two cores by itself, and nothing
+is left that a second one could show. So every executor is held to a core of its own, worker included. The broker and the driver run
 anywhere: with one executor they have the other core, with two they share, and the figure is a lower bound of what executors on
 machines of their own add. Both clusters are asked in turn, with the same topic.
 """
