@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braidmq.base.json_pieces import json_pieces
-from braidmq.cluster.partition_state import PartitionState
+from braidmq.cluster.partition_state import PartitionState, elected
 from braidmq.cluster.replica_table import ReplicaTable
 
 _NODES = ["a", "b", "c", "d"]
@@ -49,6 +49,14 @@ def test_the_last_one_in_sync_is_waited_for_and_those_who_left_too_late_may_lead
     assert _state(table).leader == ""
     table.apply(["register", "b", 2, {}])
     assert (_state(table).leader, _state(table).isr) == ("b", ("b",))
+
+
+def test_who_was_in_sync_may_lead_after_one_that_was_eligible() -> None:
+    state = PartitionState("", 4, ("a", "b", "c"), ("a",), ("b",), 7)
+    state = elected(state, {"b"}) or state
+    assert (state.leader, state.isr, state.elr) == ("b", ("b",), ("a",)), "nothing was acknowledged that a misses"
+    back = elected(state, {"a", "c"})
+    assert back is not None and (back.leader, back.elr) == ("a", ("b",)), "c may miss something"
 
 
 def test_a_restarted_leader_gets_another_epoch() -> None:
