@@ -37,7 +37,7 @@ TOGETHER = ("tests/spark/pipeline/", "tests/spark/", "tests/console/")
 because they take longest. All others stay together by file, for the fixtures of their modules."""
 LONGEST = (
     "tests/sim/test_seeds.py", "tests/cluster/test_node_faults.py", "tests/test_tidy.py",
-    "tests/cluster/test_cluster_operations.py",
+    "tests/cluster/test_cluster_operations.py", "tests/cluster/test_push_faults.py",
 )  # fmt: skip
 """Files that take longest after those. They come next, so that no process is left alone with one of them in the end."""
 

@@ -31,15 +31,21 @@ def free_ports(count: int) -> list[int]:
 
 
 class NodeProcess:
-    def __init__(self, name: str, directory: Path, ports: list[int], peers: list[str], settings: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, directory: Path, ports: list[int], peers: list[str], settings: dict[str, str], protocols: tuple[str, ...]
+    ) -> None:
         self.name = name
+        self.ports = {protocol: f"127.0.0.1:{port}" for protocol, port in zip(protocols, ports[4:], strict=True)}
+        """Where it serves protocols other than FlyMQ."""
         self.directory = directory
         self.address = f"127.0.0.1:{ports[0]}"
         self.cluster_address = f"127.0.0.1:{ports[1]}"
         self._ready = directory / "ready.json"
         self.data_dir = directory / "data"
+        served = {"flymq": self.address, **self.ports}
         options = {
-            "data-dir": str(self.data_dir), "node-id": name, "listen": f"flymq://{self.address}", "ready-file": str(self._ready),
+            "data-dir": str(self.data_dir), "node-id": name, "ready-file": str(self._ready),
+            "listen": ",".join(f"{protocol}://{address}" for protocol, address in served.items()),
             "cluster-listen": self.cluster_address, "etcd-client-listen": f"127.0.0.1:{ports[2]}",
             "etcd-peer-listen": f"127.0.0.1:{ports[3]}", "durability": "quorum", "admin-enabled": "false",
             "metrics-enabled": "false", "health-enabled": "false", "gossip": "false", "session-timeout-s": "3s", **settings,
@@ -90,11 +96,13 @@ class NodeProcess:
 class Processes:
     """`with Processes(tmp_path) as nodes:` has three nodes that serve clients."""
 
-    def __init__(self, directory: Path, names: str = "abc", **settings: str) -> None:
-        ports = free_ports(4 * len(names))
-        peers = [f"127.0.0.1:{ports[4 * number + 1]}" for number in range(len(names))]
+    def __init__(self, directory: Path, names: str = "abc", protocols: tuple[str, ...] = (), **settings: str) -> None:
+        """`protocols` are served besides FlyMQ."""
+        each = 4 + len(protocols)
+        ports = free_ports(each * len(names))
+        peers = [f"127.0.0.1:{ports[each * number + 1]}" for number in range(len(names))]
         self.nodes = {
-            name: NodeProcess(name, directory / name, ports[4 * number : 4 * number + 4], peers, settings)
+            name: NodeProcess(name, directory / name, ports[each * number : each * (number + 1)], peers, settings, protocols)
             for number, name in enumerate(names)
         }
 

@@ -4,6 +4,9 @@ Whoever brings a record to this broker need not know who leads. What comes for a
 goes with the next one, so that order is kept and batches grow under load. Each lane is an idempotent producer: a batch whose answer
 was lost is sent again, to whichever node leads by then, and is stored once. A leader that is gone costs a pause; only when nobody
 leads for longer than `_PATIENCE_S` is it an error.
+
+It may be this node that leads by then. What waits here came before what comes now, so as long as anything does, records of the
+partition still join the end of the line (`busy`), and the parser, which knows no lines, appends nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.staged import StagedBatch
 from braidmq.broker.topics import Topic
 from braidmq.hot.expiring import with_times_to_live
+from braidmq.log.partition import PartitionLog
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
 
 _PATIENCE_S: Final = 30.0
 _AGAIN_S: Final = 0.05
-_RETRIED: Final = frozenset({"NOT_LEADER", "NODE_UNREACHABLE", "COORDINATOR_MOVED", "NOT_ENOUGH_REPLICAS"})
+_RETRIED: Final = frozenset({"NOT_LEADER", "LEADER_MOVED", "NODE_UNREACHABLE", "COORDINATOR_MOVED", "NOT_ENOUGH_REPLICAS"})
 _SEQUENCE_MAX: Final = 0x3FFFFFFF
 _BATCH_BYTES_TARGET: Final = 4 * limits.MIB
 
@@ -60,15 +64,26 @@ class _Lane:
         self._sequence = 0
         self._waiting: list[tuple[AwayRecord, bytes, bytes, int, bytes]] = []
         self._sending: asyncio.Task[None] | None = None
+        self._kept_in_line: list[PartitionLog] = []
+        """The partition's log here. It is another one when the partition went and came back."""
         self.failed = False
         """Whether a batch of it may be stored or not: nothing can follow it under the same name."""
 
     @property
     def used_up(self) -> bool:
-        return self.failed or self._sequence > _SEQUENCE_MAX
+        # One that is busy goes on: what waits in it has to come first. The numbers reach far behind that mark.
+        return self.failed or (self._sequence > _SEQUENCE_MAX and not self.busy)
+
+    @property
+    def busy(self) -> bool:
+        return self._sending is not None
 
     def add(self, key: bytes, value: bytes, ttl_ms: int, attrs: bytes) -> AwayRecord:
-        record = AwayRecord(self._broker.log_of(self._topic, self._partition), -1, 1, 0, False)
+        log = self._broker.log_of(self._topic, self._partition)
+        if not log.in_line:
+            log.keep_in_line(True)
+            self._kept_in_line.append(log)
+        record = AwayRecord(log, -1, 1, 0, False)
         record._outcome = asyncio.get_running_loop().create_future()
         # Nobody has to wait for it.
         record._outcome.add_done_callback(_error_of)
@@ -86,6 +101,9 @@ class _Lane:
                 await self._send_batch(batch)
         finally:
             self._sending = None
+            for log in self._kept_in_line:
+                log.keep_in_line(False)
+            self._kept_in_line.clear()
 
     def _next(self) -> tuple[list[tuple[AwayRecord, bytes, bytes, int, bytes]], list[tuple[AwayRecord, bytes, bytes, int, bytes]]]:
         """What fits one batch, and the rest."""
@@ -140,6 +158,11 @@ class Away:
         self._broker = broker
         self._lanes: dict[tuple[int, int], _Lane] = {}
         self._made = 0
+
+    def busy(self, topic: Topic, partition: int) -> bool:
+        """Whether records for a partition wait here, behind which others have to queue, whoever leads it."""
+        lane = self._lanes.get((topic.id, partition))
+        return lane is not None and lane.busy
 
     def stage(self, topic: Topic, partition: int, key: bytes, value: bytes, ttl_ms: int, attrs: bytes) -> StagedBatch:
         """Take one record in for another node; its offset is known when it is durable."""

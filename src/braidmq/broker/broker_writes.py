@@ -39,6 +39,10 @@ class BrokerWrites:
         """Whether another node has to be asked for a partition."""
         return self.peers is not None and not self.peers.leads(topic.id, partition)
 
+    def goes_away(self, topic: Topic, partition: int) -> bool:
+        """Whether a record that `stage` takes is stored by another node, or behind others that waited for one."""
+        return self.peers is not None and (self.led_elsewhere(topic, partition) or self.away.busy(topic, partition))
+
     def leads_nothing_of(self, topic: Topic) -> bool:
         """Whether every partition of a topic is led elsewhere."""
         return self.peers is not None and not any(self.peers.leads(topic.id, number) for number in range(topic.partitions))
@@ -85,7 +89,7 @@ class BrokerWrites:
         if len(key) + len(value) + len(attrs) > limits.RECORD_BYTES_MAX:
             raise BraidError("RECORD_TOO_LARGE", size=len(key) + len(value) + len(attrs), limit=limits.RECORD_BYTES_MAX)
         partition = self.choose_partition(self.route(topic), key, partition)
-        if self.led_elsewhere(topic, partition):
+        if self.goes_away(topic, partition):
             return self.away.stage(topic, partition, key, value, ttl_ms, attrs)
         expiry = self.steady.now_ms() + min(ttl_ms, limits.TTL_MS_MAX) if ttl_ms > 0 else 0
         log = self._writable(topic, partition)

@@ -78,7 +78,8 @@ class PartitionReplica(PartitionReads):
 
     __slots__ = (
         "_bases", "_flush_waiters", "_given_up", "_marks", "_replica", "_staged_bytes", "_visible_in", "_visible_to", "epochs",
-        "expiry_cursor", "flushed_end", "gate", "high_watermark", "leader_epoch", "log_end", "log_start", "refusal", "segments",
+        "expiry_cursor", "flushed_end", "gate", "high_watermark", "in_line", "leader_epoch", "log_end", "log_start", "refusal",
+        "segments",
     )  # fmt: skip
 
     _disk: Disk
@@ -98,6 +99,8 @@ class PartitionReplica(PartitionReads):
     epochs: EpochTable
     refusal: BraidError | None
     """What writers are told while this replica may not take anything in."""
+    in_line: bool
+    """Whether earlier records wait to be appended first, so that the parser may not append its own; `broker/away.py` has them."""
     flushed_end: int
     """With a gate: the offset after the last record that is as durable here as the level promises."""
     _marks: deque[tuple[int, Segment, int]]
@@ -109,6 +112,7 @@ class PartitionReplica(PartitionReads):
 
     def _init_replica(self) -> None:
         self.gate = self.refusal = self._given_up = None
+        self.in_line = False
         self.epochs = EpochTable()
         self.flushed_end = 0
         self._marks = deque()
@@ -156,7 +160,16 @@ class PartitionReplica(PartitionReads):
     def accept(self) -> None:
         """Take records in again."""
         self.refusal = None
-        self.accumulator.writable = self.failure is None and not self.removed
+        self._let_parser_append()
+
+    def keep_in_line(self, in_line: bool) -> None:
+        """Have the parser leave everything to the general way, or no longer."""
+        self.in_line = in_line
+        self._let_parser_append()
+
+    def _let_parser_append(self) -> None:
+        takes = self.failure is None and self.refusal is None and not self.removed
+        self.accumulator.writable = takes and not self.in_line
 
     def _give_up(self, error: BraidError, waiting_above: int) -> None:
         """Forget what was not written yet, and fail everybody who waits for what lies behind `waiting_above`."""

@@ -175,7 +175,7 @@ class Intake:
     def _stage(self, message: Incoming, topic: Topic, settled: Callable[[Claim], None] | None) -> None:
         broker = self._broker
         partition = self.lane % topic.partitions
-        if broker.peers is not None and broker.led_elsewhere(topic, partition):
+        if broker.peers is not None and broker.goes_away(topic, partition):
             if settled is not None:
                 # Whoever waits to hear which queues took it has to ask where it is stored.
                 self._dropped(message, broker.peers.not_leader(topic.id, partition), settled)

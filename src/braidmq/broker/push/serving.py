@@ -169,14 +169,27 @@ class Serving:
             owner.end(group)
 
     async def take(self, group: str) -> None:
-        """Serve a group here; NOT_LEADER says which node has clients that need it there."""
+        """Serve a group here; NOT_LEADER says which node has clients that need it there.
+
+        A node that was killed a moment ago counts as here until somebody notices; until then it is asked again.
+        """
+        clock = self._broker.clock
+        deadline_s = clock.monotonic() + _PATIENCE_S
         while not self.alone:
             node = await self.claim(group)
             if node == self._node:
                 return
             peers = self._broker.peers
             assert peers is not None
-            if not await peers.ask_for(node, group) and self._broker.groups.server(group).node == node:
+            try:
+                given = await peers.ask_for(node, group)
+            except BraidError as error:
+                if self._leaving or error.code != "NODE_UNREACHABLE" or clock.monotonic() >= deadline_s:
+                    raise
+                logger.debug("%s is not taken yet: %s", group, error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if not given and self._broker.groups.server(group).node == node:
                 reason = f"{group} is in use at leader_id={node} leader_addr={peers.client_address(node)}"
                 raise BraidError("NOT_LEADER", reason=reason)
             await peers.look_at_journals()
