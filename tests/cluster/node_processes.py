@@ -1,4 +1,5 @@
-"""Real nodes: `braid serve` processes on loopback, each with a directory and an etcd of its own."""
+"""Real nodes: `braid serve` processes, each with a directory and an etcd of its own: on loopback, or each in a network namespace
+(`cut_network.py`)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -30,24 +32,44 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node runs."""
+
+    host: str = "127.0.0.1"
+    through: tuple[str, ...] = ()
+    """The command that starts another one there."""
+
+
+HERE = Place()
+
+
 class NodeProcess:
     def __init__(
-        self, name: str, directory: Path, ports: list[int], peers: list[str], settings: dict[str, str], protocols: tuple[str, ...]
+        self,
+        name: str,
+        directory: Path,
+        ports: list[int],
+        peers: list[str],
+        settings: dict[str, str],
+        protocols: tuple[str, ...] = (),
+        place: Place = HERE,
     ) -> None:
         self.name = name
-        self.ports = {protocol: f"127.0.0.1:{port}" for protocol, port in zip(protocols, ports[4:], strict=True)}
+        self.ports = {protocol: f"{place.host}:{port}" for protocol, port in zip(protocols, ports[4:], strict=True)}
         """Where it serves protocols other than FlyMQ."""
         self.directory = directory
-        self.address = f"127.0.0.1:{ports[0]}"
-        self.cluster_address = f"127.0.0.1:{ports[1]}"
+        self._place = place
+        self.address = f"{place.host}:{ports[0]}"
+        self.cluster_address = f"{place.host}:{ports[1]}"
         self._ready = directory / "ready.json"
         self.data_dir = directory / "data"
         served = {"flymq": self.address, **self.ports}
         options = {
             "data-dir": str(self.data_dir), "node-id": name, "ready-file": str(self._ready),
             "listen": ",".join(f"{protocol}://{address}" for protocol, address in served.items()),
-            "cluster-listen": self.cluster_address, "etcd-client-listen": f"127.0.0.1:{ports[2]}",
-            "etcd-peer-listen": f"127.0.0.1:{ports[3]}", "durability": "quorum", "admin-enabled": "false",
+            "cluster-listen": self.cluster_address, "etcd-client-listen": f"{place.host}:{ports[2]}",
+            "etcd-peer-listen": f"{place.host}:{ports[3]}", "durability": "quorum", "admin-enabled": "false",
             "metrics-enabled": "false", "health-enabled": "false", "gossip": "false", "session-timeout-s": "3s", **settings,
         }  # fmt: skip
         if peers:
@@ -62,7 +84,7 @@ class NodeProcess:
         environ |= self._settings | {"BRAID_JOIN_TOKEN": TOKEN}
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "braidmq", "serve"], stderr=log, stdout=log, env=environ
+                [*self._place.through, sys.executable, "-m", "braidmq", "serve"], stderr=log, stdout=log, env=environ
             )
 
     def wait_ready(self) -> None:
@@ -96,13 +118,22 @@ class NodeProcess:
 class Processes:
     """`with Processes(tmp_path) as nodes:` has three nodes that serve clients."""
 
-    def __init__(self, directory: Path, names: str = "abc", protocols: tuple[str, ...] = (), **settings: str) -> None:
-        """`protocols` are served besides FlyMQ."""
+    def __init__(
+        self,
+        directory: Path,
+        names: str = "abc",
+        protocols: tuple[str, ...] = (),
+        places: Mapping[str, Place] | None = None,
+        **settings: str,
+    ) -> None:
+        """`protocols` are served besides FlyMQ; a node has its place here unless `places` has another."""
         each = 4 + len(protocols)
         ports = free_ports(each * len(names))
-        peers = [f"127.0.0.1:{ports[each * number + 1]}" for number in range(len(names))]
+        hosts = dict.fromkeys(names, HERE) | dict(places or {})
+        peers = [f"{hosts[name].host}:{ports[each * number + 1]}" for number, name in enumerate(names)]
+        taken = [ports[each * number : each * (number + 1)] for number in range(len(names))]
         self.nodes = {
-            name: NodeProcess(name, directory / name, ports[each * number : each * (number + 1)], peers, settings, protocols)
+            name: NodeProcess(name, directory / name, taken[number], peers, settings, protocols, hosts[name])
             for number, name in enumerate(names)
         }
 

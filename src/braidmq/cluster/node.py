@@ -34,6 +34,7 @@ from braidmq.cluster.partition_state import LogKey, PartitionState
 from braidmq.cluster.quorum import SESSIONS, Changed, MetaQuorum, Session, SessionRecord
 from braidmq.cluster.replica_table import ReplicaTable
 from braidmq.cluster.steering import Steering
+from braidmq.cluster.stepping_aside import SteppingAside
 from braidmq.cluster.transport import AddressBook, ClusterOp, Transport
 from braidmq.log.partition import PartitionLog
 
@@ -73,6 +74,8 @@ class Replicating(Protocol):
 
     def progress(self, key: LogKey) -> Any: ...
 
+    def leads(self, log: PartitionLog) -> bool: ...
+
 
 class ClusterNode(NodeCalls):
     """The cluster, as its broker sees it: `broker.peers`."""
@@ -100,6 +103,7 @@ class ClusterNode(NodeCalls):
         self.coordinator = Coordinator(self)
         self.steering = Steering(self)
         self.overview = Overview(self)
+        SteppingAside(self)
         self.quorum_fault = ""
         """Why the quorum does not answer; empty while it does."""
         self._coordinates = False
@@ -134,9 +138,9 @@ class ClusterNode(NodeCalls):
         await self.journals.found()
         await self._read_sessions()
         await self._open_session()
-        self._keep(self._watch_quorum())
-        self._keep(self._mind_leader())
-        self._keep(self._mind_session())
+        self.keep(self._watch_quorum())
+        self.keep(self._mind_leader())
+        self.keep(self._mind_session())
         for journal in self.broker.journals.values():
             journal.follow()
         # Whatever was led before the restart ends with it. Where the quorum does not say whether it did, it is asked again.
@@ -260,7 +264,7 @@ class ClusterNode(NodeCalls):
         if self._session is not None:
             await self._session.close()
 
-    def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -297,7 +301,7 @@ class ClusterNode(NodeCalls):
         for key in INTERNAL_KEYS:
             self.replication.assign(key, state, observe=observe)
         if self._role is None or self._role.done():
-            self._role = self._keep(self._take_role())
+            self._role = self.keep(self._take_role())
 
     async def _take_role(self) -> None:
         """Coordinate where this node leads the journals, stop where it does not."""
@@ -418,7 +422,7 @@ class ClusterNode(NodeCalls):
                 self.suspects.discard(node)
                 self._pulse()
         elif node in self.sessions and not self._stopping:
-            self._keep(self._suspect(node))
+            self.keep(self._suspect(node))
 
     async def _suspect(self, node: str) -> None:
         """Find out whether a node whose connection broke is there."""

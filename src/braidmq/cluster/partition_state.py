@@ -71,8 +71,8 @@ def elected(state: PartitionState, live: Collection[str], preferred: str = "") -
     if not able:
         return None
     leader = preferred if preferred in able else able[0]
-    # It has all that readers saw. So have those that were in the isr: the watermark has not moved since, and will not before the isr,
-    # which begins anew, is large enough again.
+    # It has all that readers saw. So have those that were in the isr: the watermark has not moved since, and will not before the
+    # isr, which begins anew, is large enough again.
     rest = tuple(node for node in dict.fromkeys((*state.elr, *state.isr)) if node != leader)
     return replace(state, leader=leader, epoch=state.epoch + 1, isr=(leader,), elr=rest, version=state.version + 1)
 

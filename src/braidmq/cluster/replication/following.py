@@ -232,7 +232,13 @@ class Follower:
                 offset = min(log.epochs.end_of(said.last_epoch, log.log_start, log.log_end)[1], said.end)
                 logger.info("%s/%d: cut at offset %d of %d", log.topic, log.partition, offset, log.log_end)
                 cut = Truncation(log, offset)
-                await self._replication.beside(cut.copy)
+                try:
+                    await self._replication.beside(cut.copy)
+                except OSError as fault:
+                    # Nothing has changed yet, and a disk that is full may have space again.
+                    logger.error("%s/%d cannot be cut: %s", log.topic, log.partition, fault)
+                    self._again_later(said.key)
+                    return
                 if self._parts.get(said.key) is not part:
                     return
                 cut.finish()

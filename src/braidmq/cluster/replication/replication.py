@@ -352,6 +352,9 @@ class Replication:
 
     # --- telling
 
+    def leads(self, log: PartitionLog) -> bool:
+        return any(led.log is log for led in self._led.values())
+
     def progress(self, key: LogKey) -> dict[str, Any]:
         """How far a partition's replicas are, as this node knows it."""
         led = self._led.get(key)
