@@ -8,6 +8,9 @@ busy machine does to one it does to the other.
     sink     a stream of the topic into another topic, exactly once, beside the same stream into Parquet files
     json     values decoded by a schema of the registry, beside `from_json` on the same values
     avro     the same rows as flat Avro records, beside the same `from_json`
+
+The values of the first three are random bytes: nothing makes them smaller, in a log or in Parquet. With `--padded` they are a
+number and 90 times `x`, of which a Parquet file keeps next to nothing, so that it reads a fiftieth of the bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 import io
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -107,11 +111,13 @@ def avro_values(begin: int, end: int) -> list[bytes]:
 
 
 class Bench:
-    def __init__(self, spark: Any, address: str, directory: Path, rows: int) -> None:
+    def __init__(self, spark: Any, address: str, directory: Path, rows: int, padded: bool = False) -> None:
         self.spark = spark
         self.address = address
         self.directory = directory
         self.rows = rows
+        self.padded = padded
+        self._chance = random.Random(7)
         self._number = 0
 
     def scratch(self) -> str:
@@ -184,12 +190,16 @@ class Bench:
     def parquet(self) -> str:
         return str(self.directory / "parquet")
 
+    def plain_values(self, begin: int, end: int) -> list[bytes]:
+        if self.padded:
+            return [b"%010d" % number + b"x" * (VALUE_BYTES - 10) for number in range(begin, end)]
+        return [b"%010d" % number + self._chance.randbytes(VALUE_BYTES - 10) for number in range(begin, end)]
+
     def prepare(self) -> None:
         with sync.connect(self.address) as client:
             client.schema.put("order", json.dumps(ORDER).encode())
             client.schema.put("order-avro", json.dumps(AVRO).encode(), "avro")
-            pad = b"x" * (VALUE_BYTES - 10)
-            fill(client, "plain", self.rows, lambda begin, end: [b"%010d" % number + pad for number in range(begin, end)])
+            fill(client, "plain", self.rows, self.plain_values)
             fill(client, "json", self.rows, lambda begin, end: [json.dumps(order).encode() for order in orders(begin, end)])
             fill(client, "avro", self.rows, avro_values)
         self.table("plain").write.mode("overwrite").parquet(self.parquet)
@@ -202,13 +212,14 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, help="turns of each pair (3)")
     parser.add_argument("--only", action="append", choices=list(ASKED), help="this pair; repeatable")
     parser.add_argument("--memory", default="2g", help="memory of the driver (2g)")
+    parser.add_argument("--padded", action="store_true", help="values that Parquet compresses to next to nothing")
     parser.add_argument("--json", action="store_true", help="print a JSON document")
     args = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(prefix="braid-spark-") as name, broker(Path(name)) as address:
         config = {"spark.driver.memory": args.memory, "spark.log.level": "ERROR", "spark.sql.warehouse.dir": f"{name}/warehouse"}
         spark = session("bench", master="local[2]", config=config)
-        bench = Bench(spark, address, Path(name), args.rows)
+        bench = Bench(spark, address, Path(name), args.rows, args.padded)
         bench.prepare()
         pairs = {"read": bench.read, "stream": bench.streaming, "sink": bench.sink, "json": bench.json, "avro": bench.avro}
         found: dict[str, list[tuple[float, float]]] = {each: [] for each in pairs if not args.only or each in args.only}
