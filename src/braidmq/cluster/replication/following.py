@@ -50,6 +50,8 @@ class Follower:
         self._forgotten: dict[LogKey, None] = {}
         self._places: dict[LogKey, tuple[Followed, Place]] = {}
         """What the leader was told last."""
+        self._lacking: dict[LogKey, int] = {}
+        """Records that a partition lacks which catches up."""
         self._session = 0
         self._number = 0
         self._work = asyncio.Event()
@@ -71,6 +73,7 @@ class Follower:
         if self._parts.pop(key, None) is not None:
             self._changed.pop(key, None)
             self._places.pop(key, None)
+            self._lacks(key, 0)
             self._forgotten[key] = None
 
     def goes_on(self, key: LogKey, log: PartitionLog, epoch: int) -> bool:
@@ -80,8 +83,20 @@ class Follower:
 
     def in_sync(self, key: LogKey, in_sync: bool) -> None:
         self._parts[key].in_sync = in_sync
+        if in_sync:
+            self._lacks(key, 0)
+
+    def _lacks(self, key: LogKey, records: int) -> None:
+        """Let the throttle know how far a partition is behind."""
+        if records > 0:
+            self._lacking[key] = records
+        elif self._lacking.pop(key, None) is None:
+            return
+        self._replication.throttle.lacks(self._leader, sum(self._lacking.values()))
 
     def stop(self) -> None:
+        for key in list(self._lacking):
+            self._lacks(key, 0)
         self._task.cancel()
 
     def _again(self, key: LogKey) -> None:
@@ -218,6 +233,8 @@ class Follower:
         return await done
 
     def _see(self, said: Part, part: Followed) -> None:
+        if not part.in_sync:
+            self._lacks(said.key, said.watermark - part.log.log_end)
         part.log.advance_to(said.watermark)
         self._replication.started_at(said.key, said.log_start)
 
