@@ -1,7 +1,8 @@
 """A cluster of three nodes on this machine, in ratios: `python bench/cluster.py --help`.
 
     acks        produce at level `quorum` with three nodes, beside level `fsync` on one: asked for is 0.3 x
-    failover    kill -9 of the leader until the first record is acknowledged again: asked for is under 3 s
+    failover    kill -9 of a leader until the first record is acknowledged again: asked for is under 3 s, each time
+    hangs       the same for a leader that is stopped, and says nothing any more
     partitions  10,000 partitions: how long a change of metadata takes (under 1 s), and the restart of a node (under 30 s)
     catch_up    a replica that was away for 10 GB: how fast it copies (half the disk's speed), and what that costs producers (0.7 x)
 
@@ -22,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import cluster_catch_up
+import cluster_failover
 import cluster_partitions
-from cluster_nodes import addresses, kill, single_broker, three_nodes, until, wait_ready
+from cluster_nodes import single_broker, three_nodes
 
 from braidmq.client import sync
 
@@ -56,35 +58,17 @@ def measure_acks(directory: Path, port: int) -> dict[str, Any]:
     return {"single_fsync_per_s": round(single), "three_quorum_per_s": round(three), "ratio": round(three / single, 3)}
 
 
-def measure_failover(directory: Path, port: int, times: int) -> dict[str, Any]:
-    gaps = []
-    with three_nodes(directory, port) as nodes, sync.connect(addresses(nodes)) as client:
-        client.create_topic("failover", 1)
-        for _ in range(times):
-            with client.producer(linger_ms=0) as producer:
-                producer.send("failover", RECORD).result(60)
-                leader = client.cluster.metadata("failover")[0].partitions[0].leader
-                node = next(node for node in nodes if node.name == leader)
-                began = time.perf_counter()
-                kill(node)
-                producer.send("failover", RECORD).result(60)
-                gaps.append(round(time.perf_counter() - began, 3))
-            node.start()
-            wait_ready([node])
-            until(lambda: all(len(row["isr"]) == 3 for row in client.upkeep.document("cluster")["partitions"]), 0.2)
-    return {"seconds": gaps, "worst": max(gaps)}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench/cluster.py", description="Measure a cluster of three nodes on this machine.")
     parser.add_argument("--partitions", type=int, default=10_000, help="how many partitions, in thousands [10000]")
-    parser.add_argument("--kills", type=int, default=3, help="how many leaders are killed [3]")
+    parser.add_argument("--kills", type=int, default=20, help="how many leaders are killed, or hang [20]")
     parser.add_argument("--missing-mb", type=int, default=10_240, help="what the replica misses that was away [10240]")
     parser.add_argument("--first-port", type=int, default=21090, help="first port; 400 from there on are used [21090]")
     parser.add_argument("--keep", action="store_true", help="do not remove the data and logs of the nodes")
     modes: dict[str, Callable[[Path, int], dict[str, Any]]] = {
         "acks": measure_acks,
-        "failover": lambda directory, port: measure_failover(directory, port, args.kills),
+        "failover": lambda directory, port: cluster_failover.measure(directory, port, args.kills),
+        "hangs": lambda directory, port: cluster_failover.measure(directory, port, args.kills, hang=True),
         "partitions": lambda directory, port: cluster_partitions.measure(directory, port, args.partitions),
         "catch_up": lambda directory, port: cluster_catch_up.measure(directory, port, args.missing_mb),
     }

@@ -4,10 +4,12 @@ etcd of its own, ended by process id."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +33,8 @@ def three_nodes(directory: Path, first_port: int) -> Iterator[list[Node]]:
         yield nodes
     finally:
         for node in nodes:
+            if node.child is not None and node.child.status is None:
+                send_signal(node, signal.SIGCONT)
             node.stop()
 
 
@@ -72,10 +76,28 @@ def until(reached: Callable[[], bool], pause_s: float = 0.02) -> float:
 
 def kill(node: Node) -> None:
     """kill -9, and wait until it is gone."""
+    send_signal(node, signal.SIGKILL)
     assert node.child is not None
-    os.kill(node.child.pid, signal.SIGKILL)
     node.child.stop(10)
+
+
+def send_signal(node: Node, number: signal.Signals) -> None:
+    assert node.child is not None
+    os.kill(node.child.pid, number)
 
 
 def addresses(nodes: list[Node]) -> str:
     return ",".join(node.at("flymq") for node in nodes)
+
+
+def logged_s(nodes: list[Node], line: str, began: datetime) -> float | None:
+    """When the first of the nodes logged a line, in seconds after `began`; None when none did."""
+    pattern = re.compile(rf"^(\S+ \S+) {line}", re.MULTILINE)
+    later = []
+    for node in nodes:
+        assert node.child is not None
+        for found in pattern.finditer(node.child.log.read_text(errors="replace")):
+            seconds = (datetime.fromisoformat(found.group(1)).astimezone() - began).total_seconds()
+            if seconds >= 0:
+                later.append(seconds)
+    return round(min(later), 3) if later else None

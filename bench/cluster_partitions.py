@@ -7,19 +7,19 @@ is told apart by the log of a node that is left, which says when it missed the o
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from cluster_nodes import addresses, kill, three_nodes, until, wait_ready
+from cluster_nodes import addresses, kill, logged_s, three_nodes, until, wait_ready
 
 from braidmq.cli.cluster_nodes import Node
 from braidmq.client import sync
 
 EACH: Final = 1000
 """Partitions of one topic."""
+_MISSED: Final = "WARNING braidmq.cluster: node {} (?:does not answer|is away)"
 
 
 def measure(directory: Path, port: int, partitions: int) -> dict[str, Any]:
@@ -87,9 +87,8 @@ def _kill(client: sync.Client, nodes: list[Node], topics: list[str]) -> dict[str
             for delivery in [producer.send(*place[:1], b"after", partition=place[1]) for place in led]:
                 delivery.result(120)
         acked_s = _since(began_s)
-        found = {
-            "leaders": len(led), "noticed_s": _noticed(rest, node.name, began), "moved_s": moved_s, "all_acked_s": acked_s,
-        }  # fmt: skip
+        noticed_s = logged_s(rest, _MISSED.format(node.name), began)
+        found = {"leaders": len(led), "noticed_s": noticed_s, "moved_s": moved_s, "all_acked_s": acked_s}
         began_s = time.perf_counter()
         node.start()
         wait_ready([node])
@@ -97,21 +96,6 @@ def _kill(client: sync.Client, nodes: list[Node], topics: list[str]) -> dict[str
         until(lambda: _in_sync(survivors), 0.2)
         found["in_sync_s"] = _since(began_s)
     return found
-
-
-def _noticed(nodes: list[Node], name: str, began: datetime) -> float | None:
-    """When the first of the others missed the node, in seconds after it was killed."""
-    pattern = re.compile(rf"^(\S+ \S+) WARNING braidmq.cluster: node {name} (?:does not answer|is away)", re.MULTILINE)
-    times = []
-    for node in nodes:
-        assert node.child is not None
-        for found in pattern.finditer(node.child.log.read_text(errors="replace")):
-            at = datetime.fromisoformat(found.group(1))
-            if at.tzinfo is None:
-                at = at.astimezone()
-            times.append((at - began).total_seconds())
-    later = [seconds for seconds in times if seconds >= 0]
-    return round(min(later), 3) if later else None
 
 
 def _restart(client: sync.Client, nodes: list[Node], topics: list[str]) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from held_port import HeldPort
+from serve_process import ServeProcess, start_serve
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -34,7 +33,7 @@ class RunningBroker:
     env: dict[str, str] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     """What the ready file says, by protocol."""
-    _process: subprocess.Popen[bytes] | None = None
+    _process: ServeProcess | None = None
     _ports: list[HeldPort] = field(default_factory=list)
     """Its own for as long as this object lives, also between two runs of the broker."""
 
@@ -70,16 +69,14 @@ class RunningBroker:
             listen = ("--listen", f"flymq://{self.addresses['flymq']}")
         listen = tuple(self._with_ports(flag) for flag in listen)
         self.flags = tuple(self._with_ports(flag) for flag in self.flags)
-        command = [sys.executable, "-m", "braidmq", "serve", "--data-dir", str(self.data_dir), "--ready-file", str(ready_file)]
+        command = ["--data-dir", str(self.data_dir), "--ready-file", str(ready_file)]
         for name in WEB:
             if not any(flag.startswith(f"--{name}-") for flag in self.flags):
                 command.append(f"--no-{name}-enabled")
         # Settings of the person who runs the tests are none of the tests' business.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("BRAID_", "FLYMQ_"))}
         with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *listen, *self.flags], env=env | self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            self._process = start_serve([*command, *listen, *self.flags], env=env | self.env, output=log)
         deadline = time.monotonic() + START_SECONDS_MAX
         while not ready_file.exists():
             if self._process.poll() is not None:

@@ -113,6 +113,7 @@ SAMPLES = {
     "placement": ("rack-aware", "least-loaded", "rack-aware"),
     "rack": ("a", "b", "c"),
     "auto_rebalance": ("true", "false", "true"),
+    "follower_reads": ("true", "false", "true"),
     "rebalance_interval_s": ("1s", "2s", "3s"),
     "rebalance_threshold": ("0.1", "0.3", "0.4"),
     "admin_enabled": ("false", "true", "false"),

@@ -112,6 +112,31 @@ def test_the_life_of_a_pipeline() -> None:
     run(live())
 
 
+def test_whoever_asks_again_gets_the_run_that_began() -> None:
+    async def asked_again() -> None:
+        kept = Kept()
+        pipelines = kept.pipelines
+        await pipelines.put("p", "", "yaml", "x")
+        for replace in (False, True):
+            assert (await pipelines.start("p", "continuous", "here", replace=replace, token="one")).number == 1
+        # Both tries may be under way at a time.
+        pipelines.table.apply(kept.commands[-1])
+        assert (await pipelines.start("p", "continuous", "there", replace=True, token="two")).number == 2
+        late = await pipelines.start("p", "continuous", "here", replace=True, token="one")
+        assert (late.number, late.outcome) == (1, "replaced"), "what came after it stays"
+        for _ in range(2):
+            await pipelines.end("p", 2, "failed", "a bad row")
+        with pytest.raises(BraidError) as caught:
+            await pipelines.end("p", 2, "finished", "")
+        assert code(caught) == "PIPELINE_RUN_ENDED", "something else is not the same again"
+        for table in kept.rebuilt():
+            assert [(run.number, run.outcome, run.token) for run in table.get("p").runs] == [
+                (1, "replaced", "one"), (2, "failed", "two")
+            ]  # fmt: skip
+
+    run(asked_again())
+
+
 def test_everything_is_bounded() -> None:
     async def bounds() -> None:
         kept = Kept()
@@ -148,6 +173,7 @@ def test_everything_is_bounded() -> None:
         lambda p: p.steer("p", "jump"),
         lambda p: p.start("p", "sideways", "here", replace=True),
         lambda p: p.start("p", "once", "x" * 1001, replace=True),
+        lambda p: p.start("p", "once", "here", replace=True, token="x" * 65),
         lambda p: p.report("p", 1, b"[]", []),
         lambda p: p.report("p", 1, b"{", []),
         lambda p: p.report("p", 1, b'{"x": "' + b"x" * limits.PIPELINE_REPORT_BYTES_MAX + b'"}', []),
@@ -290,6 +316,13 @@ def test_a_wish_that_makes_no_sense_is_refused(wish: bytes) -> None:
         assert code(caught) == "INVALID_ARGUMENT" and len(kept.commands) == 1
 
     run(refused())
+
+
+def test_starts_and_runs_from_before_there_were_tokens_are_read() -> None:
+    table = PipelineTable()
+    table.restore([["p", "", "yaml", "x", 1, "run", 2, [[1, "once", "here", 5, 6, "finished", "", ""]], []]])
+    assert table.apply(["start", "p", "once", "here", "run", 7]).number == 2
+    assert [run.token for run in table.get("p").runs] == ["", ""]
 
 
 def test_a_snapshot_from_before_there_were_replays_is_read() -> None:

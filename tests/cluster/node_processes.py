@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+from serve_process import ServeProcess, start_serve
 
 PATIENCE_S = 60.0
 TOKEN = "a token that nobody guesses"
@@ -70,12 +70,13 @@ class NodeProcess:
             "listen": ",".join(f"{protocol}://{address}" for protocol, address in served.items()),
             "cluster-listen": self.cluster_address, "etcd-client-listen": f"{place.host}:{ports[2]}",
             "etcd-peer-listen": f"{place.host}:{ports[3]}", "durability": "quorum", "admin-enabled": "false",
-            "metrics-enabled": "false", "health-enabled": "false", "gossip": "false", "session-timeout-s": "3s", **settings,
+            "metrics-enabled": "false", "health-enabled": "false", "gossip": "false", "session-timeout-s": "3s",
+            "replica-lag-s": "3s", **settings,
         }  # fmt: skip
         if peers:
             options["peers"] = ",".join(peers)
         self._settings = {f"BRAID_{key.replace('-', '_').upper()}": value for key, value in options.items()}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ServeProcess | None = None
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -83,9 +84,7 @@ class NodeProcess:
         environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environ |= self._settings | {"BRAID_JOIN_TOKEN": TOKEN}
         with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self._place.through, sys.executable, "-m", "braidmq", "serve"], stderr=log, stdout=log, env=environ
-            )
+            self.process = start_serve([], env=environ, output=log, through=self._place.through)
 
     def wait_ready(self) -> None:
         deadline_s = time.monotonic() + PATIENCE_S

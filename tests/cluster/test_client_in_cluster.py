@@ -97,3 +97,22 @@ def test_a_lost_node_costs_a_pause(tmp_path: Path, victim: str) -> None:
                 assert set(got) == set(stored)
 
     asyncio.run(asyncio.wait_for(work(), 120))
+
+
+def test_a_producer_that_is_closed_finds_the_new_leaders(tmp_path: Path) -> None:
+    """What is still to be sent when a producer is closed goes to whoever leads then, and not only to whoever did."""
+
+    async def work() -> None:
+        async with Nodes(tmp_path) as nodes:
+            await _ready(nodes)
+            async with connect(",".join(nodes.address(name) for name in "abc")) as client:
+                await client.create_topic("orders", 6)
+                for partition in range(6):
+                    await client.produce("orders", b"before", partition=partition)
+                lost = _leaders(nodes, "orders")[0]
+                await nodes.stop(lost)
+                async with asyncio.timeout(PATIENCE_S), client.producer(linger_ms=1000) as producer:
+                    sent = [await producer.send("orders", b"after", partition=partition) for partition in range(6)]
+                assert [(await one).offset for one in sent] == [1] * 6
+
+    asyncio.run(asyncio.wait_for(work(), 120))

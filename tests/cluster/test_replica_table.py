@@ -32,7 +32,7 @@ def test_a_dead_leader_is_replaced_and_nobody_waits_for_it() -> None:
     table = _table("a", "b", "c")
     table.apply(["place", 1, 2, [["a", "b", "c"], ["b", "c", "a"]]])
     table.apply(["fence", "a", 1])
-    assert _state(table) == PartitionState("b", 2, ("a", "b", "c"), ("b", "c"), (), 2)
+    assert _state(table) == PartitionState("c", 2, ("a", "b", "c"), ("b", "c"), (), 2), "b leads the other one"
     assert _state(table, 1) == PartitionState("b", 1, ("b", "c", "a"), ("b", "c"), (), 2)
 
 
@@ -57,6 +57,39 @@ def test_who_was_in_sync_may_lead_after_one_that_was_eligible() -> None:
     assert (state.leader, state.isr, state.elr) == ("b", ("b",), ("a",)), "nothing was acknowledged that a misses"
     back = elected(state, {"a", "c"})
     assert back is not None and (back.leader, back.elr) == ("a", ("b",)), "c may miss something"
+
+
+def test_what_a_lost_node_led_is_spread_over_those_in_sync() -> None:
+    table = _table("a", "b", "c", "d")
+    table.apply(["place", 1, 2, [*[["a", "b", "c"]] * 6, ["c", "d", "a"], ["a", "b", "d"]]])
+    state = _state(table, 7)
+    table.apply(["isr", 1, 7, state.epoch, state.version, ["a", "d"]])
+    table.apply(["fence", "a", 1])
+    leaders = [_state(table, partition).leader for partition in range(8)]
+    assert leaders == ["b", "b", "c", "b", "c", "b", "c", "d"], "who leads least, in the order of the replicas; d alone was in sync"
+    assert all(_state(table, partition).version == 2 for partition in range(6))
+
+
+def test_a_node_that_is_being_emptied_leads_only_where_nobody_else_may() -> None:
+    table = _table("a", "b", "c")
+    table.apply(["place", 1, 2, [["a", "b", "c"], ["a", "b", "c"], ["a", "b"]]])
+    table.apply(["retire", "b", True])
+    table.apply(["fence", "a", 1])
+    assert [_state(table, partition).leader for partition in range(3)] == ["c", "c", "b"]
+
+
+def test_settling_makes_an_earlier_word_void() -> None:
+    """A leader that did not learn what came of its word on the isr has it settled: then it either happened, or never will."""
+    table = _table("a", "b", "c")
+    table.apply(["place", 1, 2, [["a", "b", "c"]]])
+    said = _state(table)
+    settled = table.apply(["settle", 1, 0, said.epoch, said.version])
+    assert (settled.version, settled.isr, settled.epoch) == (said.version + 1, said.isr, said.epoch)
+    assert table.apply(["isr", 1, 0, said.epoch, said.version, ["a"]]) == settled, "what comes late changes nothing"
+    assert table.apply(["settle", 1, 0, said.epoch, said.version]) == settled, "and settling twice is settling once"
+    happened = table.apply(["isr", 1, 0, settled.epoch, settled.version, ["a", "b"]])
+    assert table.apply(["settle", 1, 0, settled.epoch, settled.version]) == happened, "the answer is what happened"
+    assert table.apply(["settle", 1, 9, 1, 1]) is None, "a partition that is not there"
 
 
 def test_a_restarted_leader_gets_another_epoch() -> None:

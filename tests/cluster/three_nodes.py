@@ -23,7 +23,7 @@ PATIENCE_S = 30.0
 
 
 class Nodes:
-    """`async with Nodes(tmp_path) as nodes:` has three nodes, `a`, `b` and `c`."""
+    """`async with Nodes(tmp_path) as nodes:` has three nodes, `a`, `b` and `c`, each in a rack of its own: `rack-a` and so on."""
 
     def __init__(self, directory: Path, names: str = "abc", **settings: object) -> None:
         self._directory = directory
@@ -56,8 +56,9 @@ class Nodes:
             address = await transport.listen("127.0.0.1", 0)
             identity.address = address
             settings = NodeSettings(
-                node=name, cluster_id="tests", about={"cluster": address}, session_s=3.0, suspect_s=0.3, rebalance_interval_s=0.0
-            )
+                node=name, cluster_id="tests", about={"cluster": address, "rack": f"rack-{name}"}, session_s=3.0, suspect_s=0.3,
+                rebalance_interval_s=0.0, follower_reads=config.follower_reads,
+            )  # fmt: skip
             return Clustering(
                 settings, self.quorum, transport, book, self._clock, self.replication, close=transport.close
             )
@@ -79,6 +80,16 @@ class Nodes:
 
     def address(self, name: str) -> str:
         return self.servers[name].addresses["flymq"]
+
+    def port(self, name: str, protocol: str) -> str:
+        return self.servers[name].addresses[protocol]
+
+    def leader(self, topic: str, partition: int = 0) -> str:
+        """Who leads a partition, as any node has it; empty when nobody does."""
+        name = next(iter(self.servers))
+        found = self.servers[name].broker.topics.get(topic)
+        state = None if found is None else self.node(name).table.state((found.id, partition))
+        return "" if state is None else state.leader
 
     def coordinator(self) -> str:
         return next(name for name in self.servers if self.node(name).coordinates)

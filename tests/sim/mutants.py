@@ -51,10 +51,12 @@ def watermark_before_the_guarded_write(patch: pytest.MonkeyPatch) -> None:
 
     propose = Replication._propose
 
-    def proposing(self: Replication, key: LogKey, led: LedPartition, isr: tuple[str, ...]) -> None:
-        led._hasty = isr  # type: ignore[attr-defined]
-        propose(self, key, led, isr)
-        led.advance()
+    def proposing(self: Replication, together: list[LedPartition], isr: tuple[str, ...]) -> None:
+        for led in together:
+            led._hasty = isr  # type: ignore[attr-defined]
+        propose(self, together, isr)
+        for led in together:
+            led.advance()
 
     patch.setattr(LedPartition, "counted", hasty)
     patch.setattr(Replication, "_propose", proposing)

@@ -36,7 +36,7 @@ class BereftWorld(NodeWorld):
     loses_one = True
 
 
-@pytest.mark.parametrize("seed", [20, 27, 32, 57, 84, 116])
+@pytest.mark.parametrize("seed", [20, 27, 29, 32, 57, 84, 116])
 def test_nothing_waits_for_a_node_that_left(seed: int) -> None:
     """A leader proposed a node for the isr, did not learn what came of it, and the node went: it must not count for ever. Nor may
     one that was in sync be forgotten when another takes over, and then be missing from those that may lead."""

@@ -35,6 +35,8 @@ OWN = [
         flymq.BatchProduced("t", 2, 7, 9, 3, True), "000174.00000002.0000000000000007.0000000000000009.00000003.01"),
     Own(flymq.FetchBatches("t", 2, 7, 8, 1, 5), "000174.00000002.0000000000000007.00000008.00000001.00000005",
         flymq.FetchedBatches("t", 2, 9, 4, b"abc"), "000174.00000002.0000000000000009.0000000000000004.00000003616263"),
+    Own(flymq.FetchBatches("t", 2, 7, 8, 1, 5, True), "000174.00000002.0000000000000007.00000008.00000001.00000005.01",
+        flymq.FetchedBatches("t", 2, 9, 4, b""), "000174.00000002.0000000000000009.0000000000000004.00000000"),
     Own(flymq.TxnOffsets("x", "g", _OFFSETS), "000178.000167." + _OFFSETS_HEX, flymq.Ok(), _OK),
     Own(flymq.RegisterSchema("s", "avro", b"{}", "full"), "000173.046176726f.000000027b7d.0466756c6c",
         flymq.SchemaRegistered("s", "avro", 2), "000173.046176726f.00000002"),
@@ -107,6 +109,8 @@ OWN = [
     Own(flymq.PipelineRemove("p"), "000170", flymq.Ok(), _OK),
     Own(flymq.PipelineStart("p", "once", "w", True), "000170.00046f6e6365.000177.01",
         flymq.PipelineStarted(3, "run"), "00000003.000372756e"),
+    Own(flymq.PipelineStart("p", "once", "w", False, "k"), "000170.00046f6e6365.000177.00.00016b",
+        flymq.PipelineStarted(3, "run"), "00000003.000372756e"),
     Own(flymq.PipelineReport("p", 3, b"{}", (("info", "t"),)), "000170.00000003.000000027b7d.00000001.0004696e666f.000174",
         flymq.PipelineDesired("stop"), "000473746f70"),
     Own(flymq.PipelineEnd("p", 3, "failed", "r"), "000170.00000003.00066661696c6564.000172", flymq.Ok(), _OK),
@@ -127,6 +131,9 @@ OWN = [
         flymq.ClusterTopics("c", (flymq.ClusterTopic("t", (flymq.ClusterPartition(0, "n", "h:1", 2, "online", ("n",), ("n",)),)),)),
         "000163.00000001.000174.00000001.00000000.00016e.0003683a31.0000000000000002.00066f6e6c696e65."
         "00000001.00016e.00000001.00016e"),
+    Own(flymq.ClusterMap("t", True), "000174.01",
+        flymq.ClusterTopics("c", (), (flymq.ReplicaReader("n", "h:1", "r"),)),
+        "000163.00000000.00000001.00016e.0003683a31.000172"),
     Own(flymq.ClusterSteer("lead", ("t", "2", "n")), "00046c656164.00000003.000174.000132.00016e",
         flymq.Steered(b"{}"), "000000027b7d"),
 ]  # fmt: skip

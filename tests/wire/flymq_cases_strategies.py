@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from braidmq.wire import flymq
 from braidmq.wire.flymq import HEADER_BYTES, Dialect, Op, Request, Response, encode_request
+from braidmq.wire.flymq.layout import Extended
+from braidmq.wire.flymq.requests import REQUESTS
 
 DOCUMENTED, V126 = Dialect.DOCUMENTED, Dialect.V126
 
@@ -47,6 +49,9 @@ _extended: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.ProduceWithTtl, texts, blobs, i64s, blobs, i32s),
     st.builds(flymq.TxnBegin, texts, u32s, i64s),
     st.builds(flymq.TxnProduce, texts, texts, blobs, blobs, i32s),
+    st.builds(flymq.FetchBatches, texts, i32s, u64s, u32s, u32s, u32s, bools),
+    st.builds(flymq.ClusterMap, texts, bools),
+    st.builds(flymq.PipelineStart, texts, texts, texts, bools, texts),
 ]
 EXTENDED = st.one_of(*_extended)
 """Requests that can carry fields of our own behind the published ones."""
@@ -60,7 +65,6 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.ListTopics),
     st.builds(flymq.DeleteTopic, texts),
     st.builds(flymq.ProduceBatch, texts, i32s, blobs),
-    st.builds(flymq.FetchBatches, texts, i32s, u64s, u32s, u32s, u32s),
     *_extended,
     st.builds(flymq.RegisterSchema, texts, texts, blobs),
     st.builds(flymq.GetSchema, texts, u32s),
@@ -114,7 +118,6 @@ _common: list[st.SearchStrategy[Request]] = [
     st.builds(flymq.PipelineGet, texts),
     st.builds(flymq.PipelineSteer, texts, texts),
     st.builds(flymq.PipelineRemove, texts),
-    st.builds(flymq.PipelineStart, texts, texts, texts, bools),
     st.builds(flymq.PipelineReport, texts, u32s, blobs, _pairs),
     st.builds(flymq.PipelineEnd, texts, u32s, texts, texts),
     st.builds(flymq.PipelineReplay, texts, blobs),
@@ -181,11 +184,11 @@ def has_exact_end(request: Request, dialect: Dialect) -> bool:
         return request.offset is None
     if isinstance(request, (flymq.Subscribe, flymq.ProduceWithSchema)):
         return True
-    return bare(request) == request and isinstance(
-        request,
-        flymq.RegisterSchema | flymq.ProduceDelayed | flymq.ProduceWithTtl | flymq.TxnBegin | flymq.TxnProduce | flymq.FetchDlq
-        | flymq.DlqFail,
-    )
+    return _is_extended(request) and bare(request) == request
+
+
+def _is_extended(request: Request) -> bool:
+    return isinstance(REQUESTS[request.op], Extended)
 
 
 def bare(request: Request) -> Request:
@@ -201,9 +204,16 @@ def bare(request: Request) -> Request:
             return dataclasses.replace(request, token=0)
         case flymq.FetchDlq():
             return dataclasses.replace(request, start="")
+        case flymq.FetchBatches():
+            return dataclasses.replace(request, from_replica=False)
+        case flymq.ClusterMap():
+            return dataclasses.replace(request, readers=False)
+        case flymq.PipelineStart():
+            return dataclasses.replace(request, token="")
         case flymq.ReplayDlq():
             return dataclasses.replace(request, filter="", all=False, max=0)
         case _:
+            assert not _is_extended(request), f"say what a bare {type(request).__name__} is"
             return request
 
 
@@ -405,7 +415,8 @@ _responses: dict[Op, st.SearchStrategy[Response]] = {
     Op.BACKUP_END: _oks,
     Op.CLUSTER_STEER: st.builds(flymq.Steered, blobs),
     Op.CLUSTER_MAP: st.builds(
-        flymq.ClusterTopics, texts, several(st.builds(flymq.ClusterTopic, texts, several(_cluster_partitions)))
+        flymq.ClusterTopics, texts, several(st.builds(flymq.ClusterTopic, texts, several(_cluster_partitions))),
+        several(st.builds(flymq.ReplicaReader, texts, texts, texts)),
     ),
 }
 RESPONSE_OPS = tuple(_responses)
@@ -426,6 +437,8 @@ def response_may_end_at(op: Op, response: Response, dialect: Dialect) -> set[int
             ends = {_size(response.id) + 1}
         case flymq.SchemaDefinition():
             ends = {size - 4 - len(response.definition) - 1 - len(response.compatibility.encode())}
+        case flymq.ClusterTopics() if response.readers:
+            ends = {len(flymq.encode_response(op, dataclasses.replace(response, readers=()), dialect)) - HEADER_BYTES}
         case flymq.Authenticated() if dialect is V126 and not response.roles and not response.error:
             ends = set(range(size - 2, size))
         case flymq.AuditDocument() if op is Op.AUDIT_EXPORT_SDK:
@@ -441,4 +454,6 @@ def may_grow(op: Op, response: Response) -> bool:
         return response.count != 1
     if isinstance(response, flymq.TxnDone) and op is Op.TXN_BEGIN:
         return response.epoch != -1
+    if isinstance(response, flymq.ClusterTopics) and op is Op.CLUSTER_MAP:
+        return bool(response.readers)
     return op is not Op.AUDIT_EXPORT_SDK

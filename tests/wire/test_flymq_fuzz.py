@@ -54,6 +54,8 @@ SEVERAL_FORMS = {
     Op.ACL_SET,
     Op.REPLAY_DLQ,
     Op.PIPELINE_START,
+    Op.FETCH_BATCHES,
+    Op.CLUSTER_MAP,
     # A name that is left out is an empty one.
     Op.LIST_SCHEMAS,
     Op.CLUSTER_METADATA,

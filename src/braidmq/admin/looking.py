@@ -1,4 +1,4 @@
-"""What both the API and the metrics look at: logs of partitions, and whom BlipMQ pushes to. On the broker's loop."""
+"""What both the API and the metrics look at: logs of partitions. On the broker's loop."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from typing import Final
 
 from braidmq.broker.broker import Broker
 from braidmq.broker.pace import Pace
-from braidmq.broker.push.subscription import Subscription
 from braidmq.broker.topics import Topic
 from braidmq.log.partition import PartitionLog
-from braidmq.server.app import BrokerServer
-from braidmq.server.blipmq_service import open_service
-from braidmq.server.blipmq_subscriber import Subscriber
 
 _OPENING_STEPS: Final = 5
 """To open a partition takes as long as so many other things."""
@@ -38,14 +34,3 @@ async def open_logs(broker: Broker, topic: Topic, pace: Pace) -> list[PartitionL
             found[number] = await open_log(broker, topic, number, pace)
             waited = True
     return [] if waited and broker.topics.by_id(topic.id) is None else found
-
-
-def subscribers(server: BrokerServer) -> list[Subscriber]:
-    """BlipMQ's, with those of clients that are away."""
-    service = open_service(server.broker)
-    return [] if service is None else service.subscribers
-
-
-def parts_of(subscriber: Subscriber) -> list[Subscription]:
-    """What of a subscriber delivers: at QoS 0, and at QoS 1."""
-    return [part for part in (subscriber.stream, subscriber.queue) if part is not None]

@@ -415,7 +415,12 @@ class Config:
         kinds.choice("round-robin", "least-loaded", "rack-aware"),
         "How partitions are laid out over nodes.",
     )
-    rack: str = _setting("", kinds.optional_text(64), "Where this node stands, for `rack-aware` placement.")
+    rack: str = _setting(
+        "", kinds.optional_text(64), "Where this node stands, for `rack-aware` placement and for readers of the same rack."
+    )
+    follower_reads: bool = _setting(
+        False, kinds.boolean(), "Whether clients that ask for it may read from replicas in sync here, not from leaders alone."
+    )
     auto_rebalance: bool = _setting(False, kinds.boolean(), "Whether leaders move by themselves so that nodes lead about as many.")
     rebalance_interval_s: float = _setting(300.0, kinds.duration(1, _DAY_S), "Time between two looks whether leaders should move.")
     rebalance_threshold: float = _setting(

@@ -336,6 +336,12 @@ PUSH_CHUNKS_BYTES_MAX: Final = 32 * MIB
 """Chunks kept for the next subscriber that comes to the same place, of all partitions together."""
 PUSH_CHUNK_EXPIRING_MS_MAX: Final = 50
 """How long a chunk is used again whose records may expire meanwhile."""
+AWAY_LANE_BYTES_MAX: Final = 8 * MIB
+"""Records of BlipMQ and fq that wait here for the leader of one partition, on another node; past it their publishers wait."""
+AWAY_BYTES_MAX: Final = 128 * MIB
+"""The same, of all partitions together."""
+AWAY_READ_BYTES_MAX: Final = 1 * MIB
+"""What a node keeps of one partition that it has no replica of and somebody here is pushed: read ahead, and read again."""
 DURABLE_SUBSCRIBERS_MAX: Final = 100_000
 """Subscribers that outlive their connections; each has a place in the memory of the broker and in every snapshot."""
 SUBSCRIBER_FILTERS_MAX: Final = 10_000

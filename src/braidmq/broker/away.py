@@ -5,6 +5,9 @@ goes with the next one, so that order is kept and batches grow under load. Each 
 was lost is sent again, to whichever node leads by then, and is stored once. A leader that is gone costs a pause; only when nobody
 leads for longer than `_PATIENCE_S` is it an error.
 
+What waits is bounded, for a partition and for all. Whoever takes records in asks first (`is_full`), and reads no more from its
+publisher until there is room (`room`): a leader that is slow or gone slows publishers down, and costs no memory.
+
 It may be this node that leads by then. What waits here came before what comes now, so as long as anything does, records of the
 partition still join the end of the line (`busy`), and the parser, which knows no lines, appends nothing.
 """
@@ -32,6 +35,8 @@ _AGAIN_S: Final = 0.05
 _RETRIED: Final = frozenset({"NOT_LEADER", "LEADER_MOVED", "NODE_UNREACHABLE", "COORDINATOR_MOVED", "NOT_ENOUGH_REPLICAS"})
 _SEQUENCE_MAX: Final = 0x3FFFFFFF
 _BATCH_BYTES_TARGET: Final = 4 * limits.MIB
+_RECORD_BYTES: Final = 1000
+"""What a record takes that waits, besides its bytes: about so much, measured."""
 
 
 class AwayRecord(StagedBatch):
@@ -63,6 +68,8 @@ class _Lane:
         self._producer = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
         self._sequence = 0
         self._waiting: list[tuple[AwayRecord, bytes, bytes, int, bytes]] = []
+        self.waiting_bytes = 0
+        """What is not stored yet, on its way or not."""
         self._sending: asyncio.Task[None] | None = None
         self._kept_in_line: list[PartitionLog] = []
         """The partition's log here. It is another one when the partition went and came back."""
@@ -88,6 +95,7 @@ class _Lane:
         # Nobody has to wait for it.
         record._outcome.add_done_callback(_error_of)
         self._waiting.append((record, key, value, ttl_ms, attrs))
+        self.waiting_bytes += _size(key, value, attrs)
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
         return record
@@ -99,17 +107,25 @@ class _Lane:
             while self._waiting and not self.failed:
                 batch, self._waiting = self._next()
                 await self._send_batch(batch)
+                self._settled(sum(_size(row[1], row[2], row[4]) for row in batch))
         finally:
             self._sending = None
+            # What a lane that failed still had is gone with it.
+            self._settled(self.waiting_bytes)
             for log in self._kept_in_line:
                 log.keep_in_line(False)
             self._kept_in_line.clear()
+
+    def _settled(self, size: int) -> None:
+        """So much does not wait any more."""
+        self.waiting_bytes -= size
+        self._broker.away.settled(size)
 
     def _next(self) -> tuple[list[tuple[AwayRecord, bytes, bytes, int, bytes]], list[tuple[AwayRecord, bytes, bytes, int, bytes]]]:
         """What fits one batch, and the rest."""
         size = count = 0
         for _, key, value, _, attrs in self._waiting:
-            size += len(key) + len(value) + len(attrs)
+            size += _size(key, value, attrs)
             if count and size > _BATCH_BYTES_TARGET:
                 break
             count += 1
@@ -153,11 +169,44 @@ class _Lane:
             await asyncio.sleep(_AGAIN_S)
 
 
+def _size(key: bytes, value: bytes, attrs: bytes) -> int:
+    return _RECORD_BYTES + len(key) + len(value) + len(attrs)
+
+
 class Away:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._lanes: dict[tuple[int, int], _Lane] = {}
         self._made = 0
+        self.waiting_bytes = 0
+        """What waits for leaders elsewhere, of all partitions."""
+        self._for_room: list[asyncio.Future[None]] = []
+
+    # --- how much may wait
+
+    def is_full(self, topic: Topic, partition: int) -> bool:
+        """Whether whoever brings records for a partition has to wait first (`room`)."""
+        lane = self._lanes.get((topic.id, partition))
+        if lane is None or not lane.waiting_bytes:
+            return False
+        return lane.waiting_bytes >= limits.AWAY_LANE_BYTES_MAX or self.waiting_bytes >= limits.AWAY_BYTES_MAX
+
+    async def room(self, topic: Topic, partition: int) -> None:
+        """Wait until a record for a partition may be brought."""
+        while self.is_full(topic, partition):
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._for_room.append(settled)
+            await settled
+
+    def settled(self, size: int) -> None:
+        """So much is stored, or never will be."""
+        self.waiting_bytes -= size
+        waiting, self._for_room = self._for_room, []
+        for settled in waiting:
+            if not settled.done():
+                settled.set_result(None)
+
+    # --- records
 
     def busy(self, topic: Topic, partition: int) -> bool:
         """Whether records for a partition wait here, behind which others have to queue, whoever leads it."""
@@ -170,4 +219,5 @@ class Away:
         if lane is None or lane.used_up:
             self._made += 1
             lane = self._lanes[topic.id, partition] = _Lane(self._broker, topic, partition, self._made)
+        self.waiting_bytes += _size(key, value, attrs)
         return lane.add(key, value, ttl_ms, attrs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -129,6 +129,8 @@ class Broker(BrokerReads, BrokerWrites):
         self.backups = Backups(self)
         self.documents: dict[str, Callable[[], Awaitable[Any]]] = {}
         """What can be asked about the process that the broker runs in, by name. The server fills it."""
+        self.lists: dict[str, Callable[[Sequence[str], int], list[Any]]] = {}
+        """Lists of what only this node has, by name: so many rows behind a place. The server fills it, and other nodes ask."""
         self._housekeeping: list[asyncio.Task[None]] = []
         self._coordinating: list[asyncio.Task[None]] = []
         """What only runs where the broker coordinates."""
@@ -546,23 +548,14 @@ class Broker(BrokerReads, BrokerWrites):
 
     def drop_partition(self, topic_id: int, partition: int) -> None:
         """This broker does not have a partition any more: others do."""
-        self.store.retire_partition(topic_id, partition)
+        place = self.store.drop_partition(topic_id, partition)
         topic = self.topics.by_id(topic_id)
         if topic is not None:
             self._drop_route(topic)
-        self._remove_beside(partial(self.store.remove_partition, topic_id, partition))
+        self._remove_beside(partial(self.store.remove_dropped, place))
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog:
         """The log of a partition that the topic has."""
-        return self._log(topic, partition)
-
-    def partition(self, name: str, partition: int, error: str = "PARTITION_OUT_OF_RANGE") -> PartitionLog:
-        """The partition's log, or the error that says what is missing."""
-        topic = self.topic(name)
-        if not 0 <= partition < topic.partitions:
-            raise BraidError(error, partition=partition)
-        if self.peers is not None and not self.peers.leads(topic.id, partition):
-            raise self.peers.not_leader(topic.id, partition)
         return self._log(topic, partition)
 
     # --- groups; everything else about them is asked of `coordinator`

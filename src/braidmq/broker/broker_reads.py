@@ -8,15 +8,22 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.broker.peers import Elsewhere, Peers
 from braidmq.broker.record_filter import compile_filter, keep_matching
+from braidmq.broker.topics import Topic
 from braidmq.log.partition import PartitionLog
 from braidmq.log.partition_reads import Batches, Cold, Rows
 
+if TYPE_CHECKING:
+    from braidmq.broker.push.distant_log import Source
+
 _FILTER_STEP_RECORDS: Final = 2000
+_ELSEWHERE_S: Final = 10.0
+"""How long to try to read what lies on another node."""
 
 
 class BrokerReads:
@@ -27,10 +34,43 @@ class BrokerReads:
     _polls: set[asyncio.Event]
     """Long polls that wait now."""
     _stopping: bool
+    peers: Peers | None
 
-    async def warm(self, cold: Cold) -> None:
-        """Bring a cold range into memory without holding up the loop."""
-        await self._loop.run_in_executor(self._io, cold.warm_up)
+    def topic(self, name: str) -> Topic:
+        raise NotImplementedError
+
+    def log_of(self, topic: Topic, partition: int) -> PartitionLog:
+        raise NotImplementedError
+
+    def partition(
+        self, name: str, partition: int, error: str = "PARTITION_OUT_OF_RANGE", *, replica: bool = False
+    ) -> PartitionLog:
+        """The partition's log, or the error that says what is missing. With `replica` a copy will do that readers may see."""
+        topic = self.topic(name)
+        if not 0 <= partition < topic.partitions:
+            raise BraidError(error, partition=partition)
+        peers = self.peers
+        if peers is None or peers.leads(topic.id, partition) or (replica and peers.serves_readers(topic.id, partition)):
+            return self.log_of(topic, partition)
+        raise peers.not_leader(topic.id, partition)
+
+    async def warm(self, cold: Cold | Elsewhere) -> None:
+        """Bring a cold range into memory without holding up the loop, or try to bring one from another node."""
+        if isinstance(cold, Elsewhere):
+            await cold.bring()
+        else:
+            await self._loop.run_in_executor(self._io, cold.warm_up)
+
+    async def read_whole(self, log: Source, offset: int, bytes_max: int, *, raw: bool) -> Batches:
+        """Whole batches from `offset` on, or from where the log begins by now; with expired records where `raw` is asked for."""
+        read = log.read_batches(offset, bytes_max, raw=raw)
+        deadline_s = self._loop.time() + _ELSEWHERE_S
+        while not isinstance(read, Batches):
+            if self._loop.time() >= deadline_s:
+                raise BraidError("NODE_UNREACHABLE", node=f"that leads {log.topic}/{log.partition}", reason="it does not answer")
+            await self.warm(read)
+            read = log.read_batches(max(offset, log.log_start), bytes_max, warmed=True, raw=raw)
+        return read
 
     def row_at(self, log: PartitionLog, rows: Rows, offset: int) -> memoryview:
         """The row of exactly `offset` from a read that began there; MESSAGE_EXPIRED where that passed over it."""
@@ -70,10 +110,11 @@ class BrokerReads:
             full = read.size > 0 and read.next_offset < log.high_watermark
             if read.size >= bytes_min or full or left <= 0 or log.removed or self._stopping:
                 return read
-            await self._tail_moved(log, left)
+            await self.tail_moved(log, left)
             offset = max(offset, log.log_start)
 
-    async def _tail_moved(self, log: PartitionLog, timeout_s: float) -> None:
+    async def tail_moved(self, log: PartitionLog, timeout_s: float) -> None:
+        """Wait until there may be more of a partition to see, or the time is over, or the broker stops."""
         moved = asyncio.Event()
         log.watch_tail(moved, moved.set)
         self._polls.add(moved)

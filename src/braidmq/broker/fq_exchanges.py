@@ -73,7 +73,7 @@ class Exchange:
 class Claim:
     """A run of messages whose fate is not known yet."""
 
-    __slots__ = ("_all", "_chosen", "dropped", "end", "error", "exchange", "first", "known", "routed", "settled", "tally")
+    __slots__ = ("_all", "_chosen", "away", "dropped", "end", "error", "exchange", "first", "known", "routed", "settled", "tally")
 
     def __init__(self, exchange: Exchange, tally: Tally, first: int, end: int, settled: Callable[[Claim], None] | None) -> None:
         self.exchange = exchange
@@ -84,6 +84,8 @@ class Claim:
         self.dropped = 0
         self.known = True
         """Whether there is such an exchange."""
+        self.away = False
+        """Whether another node of the cluster has stored them."""
         self.error: BraidError | None = None
         """Why the messages were not taken in."""
         self.settled = settled
@@ -168,6 +170,24 @@ class Exchanges:
                 if len(self._claims[feed]) > limits.FQ_CLAIMS_MAX:
                     self._settle(self._claims[feed].popleft())
                 return
+        self._settle(claim)
+
+    def stored_away(
+        self, name: bytes, choosing: int | None, octets: int, tally: Tally, settled: Callable[[Claim], None] | None
+    ) -> None:
+        """Another node stored a message, and so many queues choose it; None where nothing is bound to the exchange."""
+        self.total.messages += 1
+        self.total.octets += octets
+        exchange = self._by_name.get(name)
+        claim = Claim(exchange or Exchange(name), tally, 0, 1, settled)
+        claim.away = True
+        if exchange is not None:
+            exchange.figures.messages += 1
+            exchange.figures.octets += octets
+        elif choosing is None:
+            self._unknown(claim)
+        for _ in range(choosing or 0):
+            claim.choose_all()
         self._settle(claim)
 
     def refused(self, name: bytes, tally: Tally, settled: Callable[[Claim], None] | None = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +39,14 @@ logger = logging.getLogger("braidmq.fq")
 
 def _name_of(group: str) -> bytes:
     return topic_exchange(group.removeprefix(GROUP_PREFIX))
+
+
+def _chooses(text: bytes, route: bytes, payload: bytes) -> bool:
+    """Whether a stored program chooses a message; the node that serves its queue says so if it does not understand it."""
+    try:
+        return parse_program(text).matches(route, payload)
+    except BraidError:
+        return False
 
 
 class FqQueues:
@@ -89,8 +97,10 @@ class FqQueues:
 
     async def begin(self, group: str) -> None:
         stored = self.table.get(_name_of(group))
-        if stored is not None and stored.detail.name not in self._queues:
-            self._restore(stored)
+        if stored is not None:
+            await self._find_out([kept.exchange for kept in stored.bindings])
+            if stored.detail.name not in self._queues:
+                self._restore(stored)
 
     def end(self, group: str) -> None:
         queue = self._queues.get(_name_of(group))
@@ -155,6 +165,19 @@ class FqQueues:
 
     def all(self) -> list[FqQueue]:
         return [self._queues[name] for name in sorted(self._queues)]
+
+    def choosing(self, exchange: bytes, route: bytes, payload: bytes) -> int | None:
+        """How many queues choose a message, those here and the permanent ones of other nodes; None where nothing is bound to it."""
+        chosen: int | None = None
+        for queue in self._queues.values():
+            programs = [binding.program for binding in queue.bindings.values() if binding.exchange == exchange]
+            if programs:
+                chosen = (chosen or 0) + any(program.matches(route, payload) for program in programs)
+        for stored in self.table.all():
+            texts = [kept.program for kept in stored.bindings if kept.exchange == exchange and kept.ends is None]
+            if texts and stored.detail.name not in self._queues:
+                chosen = (chosen or 0) + any(_chooses(text, route, payload) for text in texts)
+        return chosen
 
     def _make(self, detail: QueueDetail) -> FqQueue:
         broker = self._broker
@@ -240,6 +263,7 @@ class FqQueues:
         program = parse_program(text)
         if len(queue.bindings) >= limits.FQ_QUEUE_BINDINGS_MAX:
             raise BraidError("QUEUE_LIMIT", what="the queue", limit=limits.FQ_QUEUE_BINDINGS_MAX, things="bindings")
+        await self._find_out([exchange])
         begins = self._tails(exchange_topic(exchange))
         binding = Binding(self._new_route(), exchange, program, peer=peer, permanent=bool(permanent), begins=begins)
         queue.bind(binding)
@@ -350,13 +374,17 @@ class FqQueues:
         for member in queue.members:
             self._show_member(queue, member)
 
+    async def _find_out(self, exchanges: Iterable[bytes]) -> None:
+        """See to it that it is known where what is to be read ends, on whichever node it is."""
+        found = [self._broker.topics.get(exchange_topic(exchange)) for exchange in exchanges]
+        await self._broker.push.find_out([topic for topic in found if topic is not None])
+
     def _tails(self, topic_name: str) -> Places | None:
         """Where a topic's partitions end, None when there is no such topic."""
         topic = self._broker.topics.get(topic_name)
         if topic is None:
             return None
-        logs = [self._broker.log_of(topic, partition) for partition in range(topic.partitions)]
-        return Places(topic.id, {log.partition: log.high_watermark for log in logs})
+        return Places(topic.id, {number: self._broker.push.tail(topic, number) for number in range(topic.partitions)})
 
     # --- the journal
 

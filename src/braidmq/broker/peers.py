@@ -6,7 +6,7 @@ partitions this node leads, who coordinates, and how a command or a record gets 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +45,24 @@ class PartitionInfo:
     """Where it is on its way to; empty when it stays."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionReading:
+    """What another node read of a partition."""
+
+    log_start: int
+    high_watermark: int
+    next_offset: int
+    batches: Buffer
+    """Whole batches, up to `next_offset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A read of what lies on another node: `bring` it, then read again. One that could not be brought is elsewhere still."""
+
+    bring: Callable[[], Awaitable[None]]
+
+
 class Peers(Protocol):
     node: str
     """The name of this node."""
@@ -74,6 +92,25 @@ class Peers(Protocol):
 
     def leads(self, topic_id: int, partition: int) -> bool:
         """Whether this node may append to a partition, and has the newest of it."""
+        ...
+
+    def holds(self, topic_id: int, partition: int) -> bool:
+        """Whether this node has a replica of a partition with all that readers may see, or nearly."""
+        ...
+
+    def serves_readers(self, topic_id: int, partition: int) -> bool:
+        """Whether clients that ask for it may read a partition here although another node leads it."""
+        ...
+
+    def readers(self) -> list[NodeInfo]:
+        """Nodes that let clients read from their replicas."""
+        ...
+
+    async def read(
+        self, topic: Topic, partition: int, offset: int, bytes_max: int, wait_s: float, *, raw: bool
+    ) -> PartitionReading:
+        """Have the leader of a partition read from `offset` on, waiting for something to come there. With 0 `bytes_max` it says
+        only where the partition ends. Expired records are left out, unless `raw` is asked for."""
         ...
 
     def not_leader(self, topic_id: int, partition: int) -> BraidError:
@@ -116,6 +153,12 @@ class Peers(Protocol):
         ...
 
     # --- for those who look
+
+    async def lists_of_others(
+        self, name: str, after: Sequence[str], limit: int
+    ) -> tuple[dict[str, list[Any]], dict[str, str]]:
+        """Rows of `Broker.lists` that other nodes have, by node; and for nodes that did not answer, why."""
+        ...
 
     async def document(self) -> dict[str, Any]:
         """The whole cluster, as JSON can hold it."""

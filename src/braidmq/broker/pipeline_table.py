@@ -39,6 +39,8 @@ class Run:
     reason: str = ""
     progress: str = ""
     """The last report that was written down, as JSON."""
+    token: str = ""
+    """What whoever began it calls it, to begin it only once; empty where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,13 @@ class Pipeline:
     def current(self) -> Run | None:
         """The run that is under way."""
         return self.runs[-1] if self.runs and self.runs[-1].outcome == UNDER_WAY else None
+
+    def begun_with(self, token: str) -> Run | None:
+        """The run that began with a token, as long as it is remembered."""
+        return next((run for run in reversed(self.runs) if token and run.token == token), None)
+
+    def ended_as(self, number: int, outcome: str) -> bool:
+        return any(run.number == number and run.outcome == outcome for run in self.runs)
 
 
 class PipelineTable:
@@ -111,12 +120,15 @@ class PipelineTable:
                 return None
             case ["remove", str(name)]:
                 return self._pipelines.pop(name, None) is not None
-            case ["start", str(name), str(mode), str(where), str(desired), int(now_ms)]:
-                return self._start(self.get(name), mode, where, desired, now_ms)
+            case ["start", str(name), str(mode), str(where), str(desired), int(now_ms), *token]:
+                # Commands of versions without tokens end here.
+                return self._start(self.get(name), mode, where, desired, now_ms, *token)
             case ["progress", str(name), int(number), str(progress)]:
                 self.run_of(name, number).progress = progress
                 return None
             case ["end", str(name), int(number), str(outcome), str(reason), str(progress), int(now_ms)]:
+                if self.get(name).ended_as(number, outcome):
+                    return None
                 run = self.run_of(name, number)
                 run.outcome, run.reason, run.ended_ms = outcome, reason, now_ms
                 run.progress = progress or run.progress
@@ -147,12 +159,15 @@ class PipelineTable:
             known.format, known.definition, known.changed_ms = form, definition, now_ms
 
     @staticmethod
-    def _start(pipeline: Pipeline, mode: str, where: str, desired: str, now_ms: int) -> Run:
+    def _start(pipeline: Pipeline, mode: str, where: str, desired: str, now_ms: int, token: str = "") -> Run:
+        begun = pipeline.begun_with(token)
+        if begun is not None:
+            return begun
         before = pipeline.current
         if before is not None:
             before.outcome, before.reason, before.ended_ms = "replaced", f"run {pipeline.next_run} took over", now_ms
             pipeline.replays.run_ended(before.number, now_ms)
-        run = Run(pipeline.next_run, mode, where, now_ms)
+        run = Run(pipeline.next_run, mode, where, now_ms, token=token)
         pipeline.next_run += 1
         pipeline.desired = desired
         pipeline.runs.append(run)
@@ -165,7 +180,10 @@ class PipelineTable:
         return [
             [
                 each.name, each.owner, each.format, each.definition, each.changed_ms, each.desired, each.next_run,
-                [[r.number, r.mode, r.where, r.started_ms, r.ended_ms, r.outcome, r.reason, r.progress] for r in each.runs],
+                [
+                    [r.number, r.mode, r.where, r.started_ms, r.ended_ms, r.outcome, r.reason, r.progress, r.token]
+                    for r in each.runs
+                ],
                 [[e.time_ms, e.run, e.level, e.text] for e in each.events], each.replays.snapshot(),
             ]
             for each in self._pipelines.values()

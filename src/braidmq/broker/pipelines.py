@@ -26,6 +26,7 @@ _WRITTEN_EVERY_MS: Final = 60_000
 _EVENTS_MAX: Final = 20
 """Events that one report may bring."""
 _WHERE_BYTES_MAX: Final = 1000
+_TOKEN_BYTES_MAX: Final = 64
 MODES: Final = ("continuous", "once", "backfill", "replay")
 _LEVELS: Final = ("info", "warning", "error")
 REPLAY: Final = "replay"
@@ -163,18 +164,26 @@ class Pipelines:
 
     # --- what runs do
 
-    async def start(self, name: str, mode: str, where: str, *, replace: bool) -> Run:
-        """Begin a run. One that is under way is in the way while it is heard of, unless it is to be replaced."""
+    async def start(self, name: str, mode: str, where: str, *, replace: bool, token: str = "") -> Run:
+        """Begin a run. One that is under way is in the way while it is heard of, unless it is to be replaced.
+
+        Whoever got no answer asks again with the same `token`, and gets the run that began then, whatever became of it.
+        """
         pipeline = self.table.get(name)
+        begun = pipeline.begun_with(token)
+        if begun is not None:
+            return begun
         if mode not in MODES:
             raise BraidError("INVALID_ARGUMENT", reason=f"{mode!r} is not one of {', '.join(MODES)}")
         if len(where.encode()) > _WHERE_BYTES_MAX:
             raise BraidError("INVALID_ARGUMENT", reason=f"where a run runs takes more than {_WHERE_BYTES_MAX} bytes")
+        if len(token.encode()) > _TOKEN_BYTES_MAX:
+            raise BraidError("INVALID_ARGUMENT", reason=f"the token of a run takes more than {_TOKEN_BYTES_MAX} bytes")
         if not replace:
             self._refuse_live(pipeline)
         # Who was told to pause stays paused over a restart; who was told to stop is started again on purpose.
         desired = PAUSE if pipeline.desired == PAUSE and mode == "continuous" else RUN
-        run: Run = await self._submit(["start", name, mode, where, desired, self._clock.now_ms()])
+        run: Run = await self._submit(["start", name, mode, where, desired, self._clock.now_ms(), token])
         self._live_of(pipeline, run)
         return run
 
@@ -199,6 +208,9 @@ class Pipelines:
         if outcome not in OUTCOMES:
             raise BraidError("INVALID_ARGUMENT", reason=f"{outcome!r} is not one of {', '.join(OUTCOMES)}")
         pipeline = self.table.get(name)
+        if pipeline.ended_as(number, outcome):
+            # Whoever got no answer says it once more.
+            return
         self.table.run_of(name, number)
         reports = self.reports(pipeline)
         last = reports[-1][1] if reports else ""

@@ -35,6 +35,8 @@ from braidmq.log.recovery import RecoveryReport, open_clean, recover
 from braidmq.log.segment import Segment
 
 _FORMAT: Final = 1
+_DROPPED: Final = ".dropped-"
+"""In the name of a directory whose files are being removed."""
 
 logger = logging.getLogger("braidmq.store")
 
@@ -73,6 +75,8 @@ class LogStore:
         self._known: dict[str, PartitionCheckpoint] = {}
         self._open: dict[str, PartitionLog] = {}
         self._saved: dict[str, tuple[int, int]] = {}
+        self._dropped = 0
+        """How many partitions others have by now."""
         self.report = RecoveryReport()
 
     # --- start and stop
@@ -213,6 +217,31 @@ class LogStore:
         self._known.pop(name, None)
         self._saved.pop(name, None)
 
+    def drop_partition(self, topic_id: int, partition: int) -> str:
+        """Stop serving a partition that others have now, and let its files go; the directory to remove, beside the loop.
+
+        The files get another name at once. The partition may come back before they are gone, and begins anew then.
+        """
+        self.retire_partition(topic_id, partition)
+        place = f"{self.data_dir}/topics/{topic_id}/{partition}"
+        if not self._disk.exists(place):
+            return ""
+        self._dropped += 1
+        while self._disk.exists(f"{place}{_DROPPED}{self._dropped}"):
+            self._dropped += 1
+        aside = f"{place}{_DROPPED}{self._dropped}"
+        try:
+            self._disk.rename(place, aside)
+        except OSError as fault:
+            logger.error("%s cannot be set aside, and is removed where it is: %s", place, fault)
+            return place
+        return aside
+
+    def remove_dropped(self, place: str) -> None:
+        """Remove what `drop_partition` left. Blocks: call it off the loop."""
+        if place:
+            self._disk.remove_tree(place)
+
     def remove_partition(self, topic_id: int, partition: int) -> None:
         """Remove every file of a retired partition. Blocks: call it off the loop."""
         self._disk.remove_tree(f"{self.data_dir}/topics/{topic_id}/{partition}")
@@ -241,6 +270,10 @@ class LogStore:
         for name in self._disk.list_directory(f"{self.data_dir}/topics"):
             if not name.isdecimal():
                 self.report.unexplained.append(f"topics/{name}")
+                continue
+            for partition in self._disk.list_directory(f"{self.data_dir}/topics/{name}"):
+                if _DROPPED in partition:
+                    self._disk.remove_tree(f"{self.data_dir}/topics/{name}/{partition}")
 
     def _set_aside(self, topic_id: int) -> str:
         number = 0

@@ -75,7 +75,9 @@ def print_status(status: dict[str, Any], rates: Rates, health: str) -> None:
     print(f"  holds       {len(topics):,} topics, {totals[0]:,} partitions, {totals[1]:,} records, {sized(totals[2])}")
     if rates.seconds:
         print(f"  writes      {counted(rates.records)} records/s, {sized(rates.bytes)}/s over {rates.seconds:.1f}s")
-    print(f"  waiting     {status['delayed']:,} delayed, {len(status['queues']):,} fq queues")
+    missing = ", ".join(status.get("queues_missing", ()))
+    without = f", without those of {missing}" if missing else ""
+    print(f"  waiting     {status['delayed']:,} delayed, {len(status['queues']):,} fq queues{without}")
     if status["pipelines"]:
         print(f"  pipelines   {', '.join(printable(row['pipeline']) + ' ' + row['state'] for row in status['pipelines'])}")
     recovery = status["recovery"]

@@ -369,6 +369,9 @@ class Outbox:
     def lost(self, batches: Iterable[PendingBatch], fault: BraidError, recognises_duplicates: bool) -> None:
         """The connection broke before `batches` were answered: each may have been written, or not."""
         for batch in batches:
+            if batch.done:
+                # It was given up before, as all are when a producer ends.
+                continue
             if recognises_duplicates or self._retries_may_duplicate or not batch.sent:
                 batch.lane.in_flight.remove(batch)
                 batch.lane.held.append(batch)

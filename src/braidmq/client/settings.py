@@ -32,6 +32,7 @@ from braidmq.client.cipher import ValueCipher
 T = TypeVar("T")
 
 Assignment = Literal["range", "roundrobin", "all"]
+ReadFrom = Literal["leader", "nearest"]
 
 FILE_VARIABLE: Final = "BRAID_CLIENT_CONFIG"
 """Names a settings file where no argument does."""
@@ -156,6 +157,12 @@ class ClientSettings:
         "range", kinds.choice("range", "roundrobin", "all"),
         "How members of a group divide the partitions of their topics; with `all` each reads everything.",
     )  # fmt: skip
+    read_from: Literal["leader", "nearest"] = _setting(
+        "leader", kinds.choice("leader", "nearest"),
+        "Whom consumers read from in a cluster: leaders, or replicas in sync, of the same `rack` where that is set. Nodes have "
+        "to allow it (`follower_reads`); where none does, leaders are asked.",
+    )  # fmt: skip
+    rack: str = _setting("", kinds.optional_text(64), "Where this client stands, for `read_from` nearest.")
     session_timeout_s: float = _setting(
         10.0, kinds.duration(SESSION_TIMEOUT_MS_MIN / 1000, SESSION_TIMEOUT_MS_MAX / 1000),
         "Silence after which the broker gives a member's partitions to the others.",
@@ -198,6 +205,8 @@ class SettingArguments(TypedDict, total=False):
     fetch_wait_ms: float
     fetch_connections: int
     assignment: Assignment
+    read_from: ReadFrom
+    rack: str
     session_timeout_s: float
     ssl_context: ssl.SSLContext | None
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.base.errors import BraidError
@@ -114,9 +115,11 @@ class Coordinator:
     async def move_leaders(self, name: str) -> None:
         """Let others that are in sync lead what a node leads."""
         table = self._node.table
+        leaders = Counter(state.leader for _, state in table.items())
         for key, state in list(table.items()):
-            other = next((node for node in state.replicas if node in state.isr and node != name and table.brokers[node].live), "")
-            if state.leader == name and other:
+            other = table.successor(state, leaders) if state.leader == name else ""
+            if other in state.isr:
+                leaders[other] += 1
                 await self.lead(key, other)
 
     # --- topics
@@ -262,9 +265,6 @@ class Coordinator:
             replicas.append(spare.pop(0))
         if tuple(replicas) != state.replicas:
             await node.journals.set_replicas(tuple(replicas))
-        away = {name for name in state.isr if name not in node.live()}
-        if away:
-            await node.journals.drop(away)
 
     # --- balance
 

@@ -5,7 +5,8 @@ partition. Whoever leads them is the coordinator of the cluster. Their state is 
 it lies in the quorum, and each change is a guarded write: it counts only if nobody changed it before.
 
 All of these logs are led together, so they have one isr: a node is in it when it has all of each, and leaves it when it is
-behind in one.
+behind in one. While it is on its way in, each of the logs waits for it (`replication/replication.py`): one that went on without it
+would have records that a replica in sync lacks.
 
 An old leader that does not know yet that it is one can do no harm. What it appends becomes visible only when every member of
 the isr has it; the new leader is one of them and takes nothing from it; and to shrink the isr it would have to write here, from a
@@ -21,13 +22,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from braidmq.base.errors import BraidError
 from braidmq.cluster.partition_state import LogKey, PartitionState, elected, with_isr
-from braidmq.cluster.quorum import Conflict, Entry, Guard, MetaQuorum, Ok, Put
+from braidmq.cluster.quorum import Conflict, Entry, Guard, MetaQuorum, Ok, Put, TxnResult, Unknown
 
 INTERNAL: Final = ("metadata", "offsets", "work", "staging", "delayed", "stages")
 """The broker's own logs that are replicated; the audit trail is each node's own."""
 INTERNAL_KEYS: Final[tuple[LogKey, ...]] = tuple((0, number) for number in range(len(INTERNAL)))
 STATE_KEY: Final = "journal"
+_ANSWERS_S: Final = (0.5, 1.0, 2.0, 3.0)
+"""How long the quorum is waited for before it is asked again, and then once more. A member hands what it is asked to its leader,
+and when that has just died, nobody ever answers: it is often lost together with the node that is to be replaced."""
 
 logger = logging.getLogger("braidmq.cluster")
 
@@ -41,8 +46,6 @@ class JournalGroup:
         self.state: PartitionState | None = None
         self._revision = 0
         self._one_at_a_time = asyncio.Lock()
-        self._caught_up: dict[LogKey, set[str]] = {key: set() for key in INTERNAL_KEYS}
-        """Per log, who has all of it, as its leader says."""
 
     @property
     def min_insync(self) -> int:
@@ -62,27 +65,36 @@ class JournalGroup:
         if entry is None or entry.revision <= self._revision:
             return
         self._revision = entry.revision
-        before, self.state = self.state, PartitionState.of(json.loads(entry.value))
-        if before is None or before.epoch != self.state.epoch:
-            for known in self._caught_up.values():
-                known.clear()
+        self.state = PartitionState.of(json.loads(entry.value))
         self._changed(self.state)
 
     # --- writing
 
     async def _write(self, state: PartitionState) -> bool:
-        """Put `state` in place of the one that is known; False when another change came first, which is known then."""
+        """Put `state` in place of the one that is known; False when another change came first, which is known then. Raises
+        QUORUM_UNAVAILABLE when nobody says; it may happen yet, until something else does."""
         value = json.dumps(state.document()).encode()
-        result = await self._quorum.txn([Guard(STATE_KEY, self._revision)], [Put(STATE_KEY, value)])
-        if isinstance(result, Ok):
-            self.adopt(Entry(value, result.revision))
-            return True
-        if isinstance(result, Conflict):
-            self.adopt(result.entries.get(STATE_KEY))
-        else:
-            # It may have happened: only the quorum can say.
-            await self.read()
-        return self.state == state
+        guard = Guard(STATE_KEY, self._revision)
+        why = ""
+        for patience_s in _ANSWERS_S:
+            result = await self._asked(guard, value, patience_s)
+            if isinstance(result, Ok):
+                self.adopt(Entry(value, result.revision))
+                return True
+            if isinstance(result, Conflict):
+                self.adopt(result.entries.get(STATE_KEY))
+                return self.state == state
+            why = result.reason
+            # It may have happened, or may happen yet. To ask for the same from the same revision is safe: of all these only one can
+            # happen, and the others find its value.
+        raise BraidError("QUORUM_UNAVAILABLE", reason=f"whether the journals changed is not known: {why}")
+
+    async def _asked(self, guard: Guard, value: bytes, patience_s: float) -> TxnResult:
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self._quorum.txn([guard], [Put(guard.key, value)])
+        except TimeoutError:
+            return Unknown(f"no answer within {patience_s:g} s")
 
     async def found(self) -> None:
         """Begin a cluster, unless somebody did: this node is the first to have the journals."""
@@ -135,26 +147,16 @@ class JournalGroup:
             elr = tuple(node for node in state.elr if node in replicas)
             return await self._write(replace(state, replicas=replicas, isr=isr, elr=elr, version=state.version + 1))
 
-    async def alter_isr(self, key: LogKey, seen: PartitionState, isr: tuple[str, ...]) -> PartitionState | None:
-        """The leader of one of the logs, which is this node, says who has all of that log."""
+    async def alter_isr(self, seen: PartitionState, isr: tuple[str, ...]) -> PartitionState | None:
+        """The leader of the logs, which is this node, says who has all of them. The state as it is then; raises QUORUM_UNAVAILABLE
+        when it is not known what came of it."""
         async with self._one_at_a_time:
             state = self.state
-            if state is None or state.leader != self._node or state.epoch != seen.epoch:
+            if state is None or state != seen:
+                # Whoever was to come in was counted for the state that was seen, and for no other.
                 return state
-            left = {node for node in seen.isr if node not in isr}
-            self._caught_up[key] = (self._caught_up[key] | set(isr)) - left
-            for known in self._caught_up.values():
-                known -= left
-            came = [
-                node for node in state.replicas
-                if node not in state.isr and all(node in known for known in self._caught_up.values())
-            ]  # fmt: skip
-            wanted = with_isr(state, [node for node in state.isr if node not in left] + came, self.min_insync)
-            if wanted is None and set(isr) == set(seen.isr) and state.version == seen.version:
-                # The same isr again settles what an earlier word on it came to.
-                wanted = replace(state, version=state.version + 1)
-            if wanted is not None:
-                await self._write(wanted)
+            # The same isr again settles what an earlier word on it came to.
+            await self._write(with_isr(state, isr, self.min_insync) or replace(state, version=state.version + 1))
             return self.state
 
     async def drop(self, nodes: set[str]) -> None:
@@ -163,8 +165,6 @@ class JournalGroup:
             state = self.state
             if state is None or state.leader != self._node:
                 return
-            for known in self._caught_up.values():
-                known -= nodes
             rest = [node for node in state.isr if node not in nodes or node == self._node]
             wanted = with_isr(state, rest, self.min_insync)
             if wanted is not None:

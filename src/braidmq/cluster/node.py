@@ -6,8 +6,7 @@
                coordinates (`coordinator.py`)
     leaving    its partitions and the journals get other leaders first, then it goes
 
-Suspicion says when to elect, never who wins: a node that may lead the journals takes them by a guarded write when their
-leader's session is over, or when it does not answer any more. If that was a mistake, the old leader finds out by its next write.
+Who is not here any more says its session, or sooner `suspicion.py`; who leads the journals then, `succession.py`.
 """
 
 from __future__ import annotations
@@ -29,12 +28,15 @@ from braidmq.cluster.coordinator import Coordinator
 from braidmq.cluster.journals import INTERNAL, INTERNAL_KEYS, STATE_KEY, JournalGroup
 from braidmq.cluster.messages import pack, unpack
 from braidmq.cluster.node_calls import NodeCalls
+from braidmq.cluster.node_lists import NodeLists
 from braidmq.cluster.overview import Overview
 from braidmq.cluster.partition_state import LogKey, PartitionState
 from braidmq.cluster.quorum import SESSIONS, Changed, MetaQuorum, Session, SessionRecord
 from braidmq.cluster.replica_table import ReplicaTable
 from braidmq.cluster.steering import Steering
 from braidmq.cluster.stepping_aside import SteppingAside
+from braidmq.cluster.succession import Succession
+from braidmq.cluster.suspicion import Suspicion
 from braidmq.cluster.transport import AddressBook, ClusterOp, Transport
 from braidmq.log.partition import PartitionLog
 
@@ -65,6 +67,8 @@ class NodeSettings:
     rebalance_interval_s: float = 300.0
     """0 moves no leader unless somebody asks."""
     rebalance_threshold: float = 0.2
+    follower_reads: bool = False
+    """Whether clients may read from replicas here."""
 
 
 class Replicating(Protocol):
@@ -76,6 +80,8 @@ class Replicating(Protocol):
 
     def leads(self, log: PartitionLog) -> bool: ...
 
+    def is_fresh(self, key: LogKey) -> bool: ...
+
 
 class ClusterNode(NodeCalls):
     """The cluster, as its broker sees it: `broker.peers`."""
@@ -86,6 +92,8 @@ class ClusterNode(NodeCalls):
     ) -> None:
         self.settings = settings
         self.node = settings.node
+        if settings.follower_reads:
+            settings.about["reads"] = "replica"
         self.broker = broker
         self.table = table
         self.quorum = quorum
@@ -97,12 +105,11 @@ class ClusterNode(NodeCalls):
         self.journals = JournalGroup(settings.node, quorum, settings.min_insync, self._journals_changed)
         self.sessions: dict[str, SessionRecord] = {}
         """Nodes that have announced themselves."""
-        self.suspects: set[str] = set()
-        """Nodes with a session that do not answer."""
         self._session: Session | None = None
         self.coordinator = Coordinator(self)
         self.steering = Steering(self)
         self.overview = Overview(self)
+        self.lists_of_others = NodeLists(self).of_others
         SteppingAside(self)
         self.quorum_fault = ""
         """Why the quorum does not answer; empty while it does."""
@@ -111,25 +118,29 @@ class ClusterNode(NodeCalls):
         """Whether the table is known to be new enough to act by it."""
         self._role: asyncio.Task[None] | None = None
         self._wanted_epoch = 0
-        self._moved = asyncio.Event()
+        self.moved = asyncio.Event()
+        """Set, and another one put in its place, whenever something changed that is waited for."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.watchers: list[Callable[[], None]] = []
         """Told when nodes may have come or gone."""
-        self._stopping = False
+        self.stopping = False
         table.on_change = self._partition_changed
-        table.on_brokers = self._pulse
+        table.on_brokers = self.pulse
         for op, handler in {
             ClusterOp.JOURNAL_SUBMIT: self._submitted,
             ClusterOp.JOURNAL_SNAPSHOT: self.snapshot_asked,
             ClusterOp.ALTER_ISR: self._isr_asked,
             ClusterOp.WORK_WRITE: self._work_asked,
             ClusterOp.FORWARD_PRODUCE: self._produce_asked,
+            ClusterOp.PARTITION_READ: self.read_asked,
             ClusterOp.END_EPOCH: self._leave_asked,
             ClusterOp.NODE_STATUS: self._status_asked,
             ClusterOp.HAND_OVER: self._hand_over_asked,
         }.items():
             transport.serve(op, handler)
-        transport.watch(self._connection_changed)
+        self.suspicion = Suspicion(self)
+        self.suspects = self.suspicion.suspects
+        self._succession = Succession(self)
 
     # --- coming in
 
@@ -139,14 +150,15 @@ class ClusterNode(NodeCalls):
         await self._read_sessions()
         await self._open_session()
         self.keep(self._watch_quorum())
-        self.keep(self._mind_leader())
+        self.keep(self._succession.run())
         self.keep(self._mind_session())
         for journal in self.broker.journals.values():
             journal.follow()
         # Whatever was led before the restart ends with it. Where the quorum does not say whether it did, it is asked again.
         while self.coordinator_node() == self.node:
-            if await self.journals.take_over(self.live()):
-                break
+            with contextlib.suppress(BraidError):
+                if await self.journals.take_over(self.live()):
+                    break
             await asyncio.sleep(_ASK_AGAIN_S)
         state = self.journals.state
         assert state is not None
@@ -227,7 +239,7 @@ class ClusterNode(NodeCalls):
 
     async def leave(self) -> None:
         """Let others lead what this node leads, as far as there are any."""
-        self._stopping = True
+        self.stopping = True
         with contextlib.suppress(BraidError, TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
                 await self._hand_over()
@@ -255,7 +267,7 @@ class ClusterNode(NodeCalls):
 
     async def stop(self) -> None:
         """Go. What this node was to the others ends now."""
-        self._stopping = True
+        self.stopping = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -277,9 +289,10 @@ class ClusterNode(NodeCalls):
 
     # --- waiting for the table
 
-    def _pulse(self) -> None:
-        self._moved.set()
-        self._moved = asyncio.Event()
+    def pulse(self) -> None:
+        """Nodes, leaders or states may have changed."""
+        self.moved.set()
+        self.moved = asyncio.Event()
         self.coordinator.wake()
         for told in self.watchers:
             told()
@@ -288,12 +301,12 @@ class ClusterNode(NodeCalls):
         """Wait until something is true that depends on the table, or on what the quorum says."""
         async with asyncio.timeout(timeout_s):
             while not reached():
-                await self._moved.wait()
+                await self.moved.wait()
 
     # --- the journals, and who leads them
 
     def _journals_changed(self, state: PartitionState) -> None:
-        self._pulse()
+        self.pulse()
         if not self._tasks:
             # Not started yet.
             return
@@ -305,7 +318,7 @@ class ClusterNode(NodeCalls):
 
     async def _take_role(self) -> None:
         """Coordinate where this node leads the journals, stop where it does not."""
-        while not self._stopping:
+        while not self.stopping:
             state = self.journals.state
             assert state is not None
             epoch = state.epoch if state.leader == self.node else 0
@@ -313,33 +326,33 @@ class ClusterNode(NodeCalls):
                 return
             self._wanted_epoch = epoch
             await self._stop_coordinating()
-            if epoch:
-                await self._begin_to_coordinate(epoch)
+            if epoch and not await self._begin_to_coordinate(epoch):
+                self._wanted_epoch = 0
+                await asyncio.sleep(_ASK_AGAIN_S)
 
-    async def _begin_to_coordinate(self, epoch: int) -> None:
+    async def _begin_to_coordinate(self, epoch: int) -> bool:
+        """False when it has to be tried again."""
         ends = {name: journal.log.log_end for name, journal in self.broker.journals.items()}
         for name, journal in self.broker.journals.items():
             # What leaders before appended has to be known to all that are in sync, and applied, before anything is decided.
             reached = asyncio.ensure_future(journal.caught_up(ends[name]))
             while not reached.done():
-                moved = asyncio.ensure_future(self._moved.wait())
+                moved = asyncio.ensure_future(self.moved.wait())
                 await asyncio.wait([reached, moved], return_when=asyncio.FIRST_COMPLETED)
                 moved.cancel()
                 state = self.journals.state
                 if state is None or (state.leader, state.epoch) != (self.node, epoch):
                     reached.cancel()
-                    return
-                away = {node for node in state.isr if node not in self.live()}
-                if away:
-                    await self.journals.drop(away)
+                    return True
         self._coordinates = True
         try:
             await self.broker.coordinate()
         except BraidError as error:
             logger.warning("could not begin to coordinate: %s", error)
-            return
+            return False
         self.coordinator.start()
-        self._pulse()
+        self.pulse()
+        return True
 
     async def _stop_coordinating(self) -> None:
         if self._coordinates:
@@ -355,7 +368,7 @@ class ClusterNode(NodeCalls):
                 # What changes after this revision is told by the watch: nothing may be read before it.
                 revision = await self._read_sessions()
                 await self.journals.read()
-                self._pulse()
+                self.pulse()
                 await self._follow_quorum(revision)
             except BraidError as error:
                 logger.warning("%s", error)
@@ -373,33 +386,13 @@ class ClusterNode(NodeCalls):
                     self.sessions.pop(node, None)
                 else:
                     self.sessions[node] = SessionRecord.decode(event.entry.value)
-                    self.suspects.discard(node)
+                    self.suspicion.clear(node)
                     self._learn_addresses()
-                self._pulse()
+                self.pulse()
 
     def live(self) -> set[str]:
         """Nodes that are here, as far as this one can tell."""
         return (set(self.sessions) - self.suspects) | {self.node}
-
-    async def _mind_leader(self) -> None:
-        """Take the journals over when whoever leads them is not here any more."""
-        while True:
-            state = self.journals.state
-            assert state is not None
-            if state.leader != self.node and state.leader not in self.live() and not self._stopping:
-                able = [node for node in (*state.isr, *state.elr) if node in self.live()]
-                if self.node in able:
-                    # The first of them goes first; if it does not, the others follow.
-                    await asyncio.sleep(able.index(self.node) * self.settings.suspect_s / 2)
-                    if self.journals.state == state and state.leader not in self.live():
-                        with contextlib.suppress(BraidError):
-                            await self.journals.take_over(self.live())
-            moved = self._moved
-            if self.journals.state != state:
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.suspect_s):
-                    await moved.wait()
 
     async def _mind_session(self) -> None:
         """Announce this node anew when its session was lost while it was away."""
@@ -414,47 +407,13 @@ class ClusterNode(NodeCalls):
                     logger.warning("%s", error)
                     await asyncio.sleep(1.0)
 
-    # --- suspicion
-
-    def _connection_changed(self, node: str, up: bool) -> None:
-        if up:
-            if node in self.suspects:
-                self.suspects.discard(node)
-                self._pulse()
-        elif node in self.sessions and not self._stopping:
-            self.keep(self._suspect(node))
-
-    async def _suspect(self, node: str) -> None:
-        """Find out whether a node whose connection broke is there."""
-        deadline_s = self.clock.monotonic() + self.settings.suspect_s
-        while True:
-            try:
-                await self.transport.call(node, ClusterOp.NODE_STATUS, pack({}), self.settings.suspect_s)
-                return
-            except BraidError as error:
-                if error.code != "NODE_UNREACHABLE" or node not in self.sessions:
-                    return
-            if self.clock.monotonic() >= deadline_s:
-                break
-            await asyncio.sleep(_ASK_AGAIN_S)
-        logger.warning("node %s does not answer", node)
-        self.suspects.add(node)
-        self._pulse()
-        # A connection may have come back while this was found out, and nobody tells of it again: ask until there is an answer.
-        while node in self.suspects:
-            await asyncio.sleep(self.settings.suspect_s)
-            with contextlib.suppress(BraidError):
-                await self.transport.call(node, ClusterOp.NODE_STATUS, pack({}), self.settings.suspect_s)
-                self.suspects.discard(node)
-                self._pulse()
-
     # --- partitions of topics
 
     def _partition_changed(self, key: LogKey, state: PartitionState | None) -> None:
         if self._serving:
             self._assign(key, state)
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self.moved.set()
+        self.moved = asyncio.Event()
 
     def _assign(self, key: LogKey, state: PartitionState | None) -> None:
         mine = state is not None and self.node in state.replicas
@@ -478,7 +437,9 @@ class ClusterNode(NodeCalls):
     async def alter_isr(self, key: LogKey, state: PartitionState, isr: tuple[str, ...]) -> PartitionState | None:
         """Have it agreed who has all of a log that this node leads; the state as it is then, None when that is not known."""
         if key[0] == 0:
-            return await self.journals.alter_isr(key, state, isr)
+            # Whoever is not here cannot come in, whatever it was heard to say.
+            able = tuple(name for name in isr if name in state.isr or name in self.live())
+            return await self.journals.alter_isr(state, able)
         document = {"key": key, "epoch": state.epoch, "version": state.version, "isr": isr, "settle": set(isr) == set(state.isr)}
         if self._coordinates:
             return await self._alter(document)

@@ -1,4 +1,5 @@
-"""What nodes ask each other about partitions that one of them leads: where they end, records for them, and decided work.
+"""What nodes ask each other about partitions that one of them leads: where they end, what is in them, records for them, and decided
+work.
 
 Whoever leads does it; whoever does not lead any more says who does, and nothing happened.
 """
@@ -16,7 +17,7 @@ from braidmq.base.clock import Clock
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
-from braidmq.broker.peers import NodeInfo, PartitionInfo
+from braidmq.broker.peers import NodeInfo, PartitionInfo, PartitionReading
 from braidmq.broker.topics import Topic
 from braidmq.cluster.journals import INTERNAL, JournalGroup
 from braidmq.cluster.messages import pack, unpack
@@ -27,7 +28,7 @@ from braidmq.hot import layout
 from braidmq.log.partition import PartitionLog
 
 if TYPE_CHECKING:
-    from braidmq.cluster.node import NodeSettings
+    from braidmq.cluster.node import NodeSettings, Replicating
 
 _CALL_S: Final = 10.0
 _WORK_S: Final = 30.0
@@ -47,9 +48,14 @@ class NodeCalls:
     journals: JournalGroup
     suspects: set[str]
     clock: Clock
+    replication: Replicating
 
     @property
     def coordinates(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def trouble(self) -> str:
         raise NotImplementedError
 
     def check_coordinates(self) -> None:
@@ -142,6 +148,56 @@ class NodeCalls:
             async with asyncio.timeout(timeout_s):
                 for name, offset in applied.items():
                     await journals[name].caught_up(offset)
+
+    # --- what others have
+
+    def holds(self, topic_id: int, partition: int) -> bool:
+        state = self.table.state((topic_id, partition))
+        return state is not None and self.node in (state.leader, *state.isr)
+
+    def serves_readers(self, topic_id: int, partition: int) -> bool:
+        """Only where nothing is in doubt: the table names this node as in sync, its leader was heard a moment ago, and whoever
+        decides about both is within reach. A leader that was replaced unnoticed, and its followers, reach nobody who decides."""
+        state = self.table.state((topic_id, partition))
+        if not self.settings.follower_reads or state is None or not state.leader or self.node not in state.isr:
+            return False
+        return not self.trouble and self.replication.is_fresh((topic_id, partition))
+
+    def readers(self) -> list[NodeInfo]:
+        return [node for node in self.nodes() if node.status == "alive" and node.about.get("reads") == "replica"]
+
+    async def read(
+        self, topic: Topic, partition: int, offset: int, bytes_max: int, wait_s: float, *, raw: bool
+    ) -> PartitionReading:
+        document = [topic.id, partition, offset, bytes_max, round(wait_s * 1000), raw]
+        leader = self.leader_of(topic.id, partition)
+        if leader == self.node:
+            return await self._read(document)
+        payload = await self.transport.call(leader, ClusterOp.PARTITION_READ, pack(document), wait_s + _CALL_S)
+        (log_start, high_watermark, next_offset), batches = unpack(payload)
+        return PartitionReading(log_start, high_watermark, next_offset, batches)
+
+    async def read_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        read = await self._read(unpack(payload)[0])
+        return pack([read.log_start, read.high_watermark, read.next_offset], read.batches)
+
+    async def _read(self, document: list[Any]) -> PartitionReading:
+        """Read for another node. A replica in sync will do as well as the leader: readers see the same in both."""
+        topic_id, partition, offset, bytes_max, wait_ms, raw = document
+        topic = self._topic(topic_id)
+        if not self.holds(topic_id, partition):
+            raise self.not_leader(topic_id, partition)
+        log = self.broker.log_of(topic, partition)
+        if wait_ms and offset >= log.high_watermark:
+            await self.broker.tail_moved(log, wait_ms / 1000)
+        found: list[Buffer] = []
+        following = offset
+        if bytes_max and log.log_start <= offset < log.high_watermark:
+            read = await self.broker.read_whole(log, offset, bytes_max, raw=raw)
+            found, following = read.slices, read.next_offset
+        if log.removed:
+            raise self.not_leader(topic_id, partition)
+        return PartitionReading(log.log_start, log.high_watermark, following, b"".join(found))
 
     # --- records and work for partitions that are led elsewhere
 

@@ -58,19 +58,21 @@ def created(replicas: Iterable[str], live: Collection[str]) -> PartitionState:
     return PartitionState(leader, 1, chosen, isr, (), 1)
 
 
+def successors(state: PartitionState, live: Collection[str]) -> list[str]:
+    """Who may lead, in the order of the replicas."""
+    able = [node for node in state.replicas if node in state.isr and node in live]
+    # Observers of a move are in the isr before they are replicas of right.
+    return able or [node for node in state.isr if node in live] or [node for node in state.elr if node in live]
+
+
 def elected(state: PartitionState, live: Collection[str], preferred: str = "") -> PartitionState | None:
     """A new leader: `preferred` if it may, else the first replica in order that may; None when nobody may lead."""
-    able = [node for node in state.replicas if node in state.isr and node in live]
-    if not able:
-        # Observers of a move are in the isr before they are replicas of right.
-        able = [node for node in state.isr if node in live]
-    if able:
-        leader = preferred if preferred in able else able[0]
-        return replace(state, leader=leader, epoch=state.epoch + 1, version=state.version + 1)
-    able = [node for node in state.elr if node in live]
+    able = successors(state, live)
     if not able:
         return None
     leader = preferred if preferred in able else able[0]
+    if leader in state.isr:
+        return replace(state, leader=leader, epoch=state.epoch + 1, version=state.version + 1)
     # It has all that readers saw. So have those that were in the isr: the watermark has not moved since, and will not before the
     # isr, which begins anew, is large enough again.
     rest = tuple(node for node in dict.fromkeys((*state.elr, *state.isr)) if node != leader)

@@ -22,12 +22,22 @@ Commands that name epoch and version change nothing unless the partition is stil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from braidmq.base.json_pieces import Deferred
-from braidmq.cluster.partition_state import LogKey, PartitionState, created, elected, moved, offline, with_isr
+from braidmq.cluster.partition_state import (
+    LogKey,
+    PartitionState,
+    created,
+    elected,
+    moved,
+    offline,
+    successors,
+    with_isr,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,13 @@ class ReplicaTable:
     def placeable(self) -> list[str]:
         """Brokers that may get something new, in the order of their names."""
         return sorted(node for node, record in self.brokers.items() if record.live and not record.retired)
+
+    def successor(self, state: PartitionState, leaders: Mapping[str, int]) -> str:
+        """Who is to lead after its leader: of those that may, the one that leads least, and the first in the order of the replicas
+        where several do. So what a lost node led is spread over those that are left. Empty when nobody may."""
+        live = frozenset(node for node in self.live() if node != state.leader)
+        able = successors(state, live)
+        return min(able, key=lambda node: (self.brokers[node].retired, leaders.get(node, 0)), default="")
 
     # --- commands
 
@@ -155,10 +172,12 @@ class ReplicaTable:
     def _fence(self, node: str, record: BrokerRecord) -> None:
         self.brokers[node] = replace(record, live=False)
         live = frozenset(self.live())
+        leaders = Counter(state.leader for state in self._states.values())
         for key, state in list(self._states.items()):
             after = state
             if state.leader == node:
-                after = elected(state, live) or offline(state) or state
+                after = elected(state, live, self.successor(state, leaders)) or offline(state) or state
+                leaders[after.leader] += 1
             if node in after.isr and after.leader and len(after.isr) > 1:
                 # Nobody waits for it. It comes back when it has caught up.
                 rest = [other for other in after.isr if other != node]

@@ -6,7 +6,8 @@ cannot tell them apart.
 What a caller may rely on, and nothing more:
 
 * An answer belongs to the call it answers, and a `BraidError` that the other side raised is raised here as the same error.
-* `NODE_UNREACHABLE` means that no answer came in time: the other side may have done what was asked, or may do it yet.
+* `NODE_UNREACHABLE` means that no answer came in time: the other side may have done what was asked, or may do it yet. With the
+  field `refused` nobody listened at the node's address.
 * A call may reach the other side more than once, and calls may overtake each other. Whoever needs an order puts epochs, offsets or
   numbers into the payload.
 * `connected` and `watch` are hints, good for suspicion and never for a decision.
@@ -41,7 +42,9 @@ class ClusterOp(IntEnum):
     JOIN = 0xEB
     STEER = 0xEC
     PROGRESS = 0xED
+    PARTITION_READ = 0xEE
     HAND_OVER = 0xEF
+    NODE_LIST = 0xF0
 
 
 class Transport(Protocol):

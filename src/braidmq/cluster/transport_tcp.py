@@ -224,7 +224,8 @@ class TcpTransport:
                 server_hostname=host if self._client_tls is not None else None,
             )
         except OSError as fault:
-            raise BraidError("NODE_UNREACHABLE", node=node, reason=f"{address}: {fault.strerror or fault}") from None
+            reason, refused = f"{address}: {fault.strerror or fault}", isinstance(fault, ConnectionRefusedError)
+            raise BraidError("NODE_UNREACHABLE", node=node, reason=reason, refused=refused) from None
         dialled = self._by_link[link] = _Dialled(link)
         try:
             if link.closed:

@@ -31,6 +31,7 @@ from braidmq.log.level import Level
 from braidmq.log.partition import LogSettings
 from braidmq.security.accounts import admin_password
 from braidmq.security.quotas import Rates
+from braidmq.server import deliveries
 from braidmq.server.flymq_listener import FlyMQListener
 from braidmq.server.listener import ConnectionCount, Listener
 from braidmq.server.logs import set_up_logging
@@ -96,6 +97,7 @@ class BrokerServer:
         self.broker.transactions.on_abort = partial(note_abort, self.broker)
         await self._start_broker()
         Documents(self).register()
+        deliveries.register(self)
         count = ConnectionCount(config.max_connections)
         try:
             for listen in config.listen:

@@ -229,15 +229,24 @@ class Binary1Conversation(OlderConversation):
         wanted = Wanted(blipmq.parse_filter(message.topic), message.qos)
         if not wanted.filter.wild:
             session.authorize(Permission.READ, service.stored(wanted.filter.pattern), "subscribe")
+        if service.knows(wanted.filter):
+            self._begin(wanted, correlation)
+        else:
+            refusal = lambda fault: binary1.encode(Frame(binary1.nack(session.plain_error(fault)), correlation))  # noqa: E731
+            session.run(service.begin(wanted.filter, lambda: self._begin(wanted, correlation)), refusal)
+        return True
+
+    def _begin(self, wanted: Wanted, correlation: int) -> None:
+        session, service = self.session, self.service
         number = next(service.subscription_numbers)
         name = f"binary1:{number}"
         subscriber = session.subscribers[name] = Subscriber(service, name)
         subscriber.attach(session)
-        outlet = subscriber.make_outlet(message.qos)
+        outlet = subscriber.make_outlet(wanted.qos)
         assert isinstance(outlet, PullOutlet)
         subscriber.want(wanted, service.from_now)
         self._subscriptions[number] = (subscriber, outlet)
-        return self._answer(binary1.Ack(number), correlation)
+        self._answer(binary1.Ack(number), correlation)
 
     def _poll(self, message: binary1.Poll, correlation: int) -> bool:
         if not message.subscription:

@@ -120,8 +120,20 @@ class Durables:
 
     async def begin(self, group: str) -> None:
         known = self._table.get(group.removeprefix(GROUP_PREFIX))
-        if known is not None and known.name not in self._live:
-            self._restore(known)
+        if known is not None:
+            await self._find_out([self._wanted(known.name, text, kept.options) for text, kept in known.filters.items()], group)
+            if known.name not in self._live:
+                self._restore(known)
+
+    async def _find_out(self, filters: Iterable[Wanted | None], group: str = "") -> None:
+        """See to it that it is known where what is to be read ends, on whichever node it is. Where `group` was is known anyway."""
+        found = {topic.id: topic for wanted in filters if wanted is not None for topic in self._service.topics_of(wanted.filter)}
+        committed = self._service.broker.groups.committed
+        unknown = [
+            topic for topic in found.values()
+            if not group or any(committed(topic.id, group, number) is None for number in range(topic.partitions))
+        ]  # fmt: skip
+        await self._service.broker.push.find_out(unknown)
 
     def end(self, group: str) -> None:
         subscriber = self._live.pop(group.removeprefix(GROUP_PREFIX), None)
@@ -202,6 +214,7 @@ class Durables:
                 await self._submit(self._table.subscribe(name, owner, key, topics_from, options, round(expiry_s * 1000)))
             elif self._table.get(name) is not None:
                 await self._submit(self._table.park(name, 0))
+            await self._find_out([wanted])
             subscriber = self._live.get(name) or self._adopt(name, session)
             self._cancel_expiry(name)
             if session.gone:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.broker.push import Chunk, Feed
-from braidmq.log.partition_reads import Cold
 from braidmq.server.blipmq_records import expiries
 
 if TYPE_CHECKING:
@@ -169,11 +168,7 @@ class Expiry:
                 queue.settled_some()
 
     async def _read(self, feed: Feed, position: int) -> tuple[list[Buffer], int]:
-        read = feed.log.read_batches(position, _READ_BYTES, raw=True)
-        if isinstance(read, Cold):
-            await self._service.broker.warm(read)
-            read = feed.log.read_batches(max(position, feed.start), _READ_BYTES, warmed=True, raw=True)
-            assert not isinstance(read, Cold)
+        read = await self._service.broker.read_whole(feed.log, position, _READ_BYTES, raw=True)
         return read.slices, read.next_offset
 
     async def stop(self) -> None:

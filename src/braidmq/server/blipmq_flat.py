@@ -333,13 +333,19 @@ class FlatConversation:
             if expiry_s is not None:
                 kept_s = _number(blipmq.META_DURABLE_EXPIRY, expiry_s, 1, _EXPIRY_S_MAX)
             return self._start(lambda: self._subscribe_durably(wanted, client_id, kept_s, ack), envelope)
+        if not service.knows(wanted.filter):
+            return self._start(lambda: service.begin(wanted.filter, lambda: self._begin(name, wanted, ack)), envelope)
+        self._begin(name, wanted, ack)
+        return True
+
+    def _begin(self, name: str, wanted: Wanted, ack: bytes) -> None:
+        """Serve a filter for as long as the connection lasts."""
         subscriber = self._subscriber(name, wanted)
         try:
-            subscriber.want(wanted, service.from_now)
-            session.answer(ack)
+            subscriber.want(wanted, self._service.from_now)
+            self._session.answer(ack)
         finally:
-            subscriber.open(session)
-        return True
+            subscriber.open(self._session)
 
     def _subscriber(self, name: str, wanted: Wanted) -> Subscriber:
         """The subscriber of this connection that a filter is for; it holds back what it would deliver."""

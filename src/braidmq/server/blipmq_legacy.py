@@ -133,6 +133,14 @@ class LegacyConversation(OlderConversation):
         wanted = Wanted(blipmq.parse_filter(command.topic), blipmq.AT_MOST_ONCE)
         if not wanted.filter.wild:
             session.authorize(Permission.READ, self.service.stored(wanted.filter.pattern), "subscribe")
+        if self.service.knows(wanted.filter):
+            self._begin(command, wanted)
+        else:
+            session.run(self.service.begin(wanted.filter, lambda: self._begin(command, wanted)))
+        return True
+
+    def _begin(self, command: Command, wanted: Wanted) -> None:
+        session = self.session
         subscriber = session.subscribers.get("")
         if subscriber is None:
             subscriber = session.subscribers[""] = Subscriber(self.service)
@@ -141,7 +149,6 @@ class LegacyConversation(OlderConversation):
         subscriber.want(wanted, self.service.from_now)
         session.answer(legacy.encode_reply(legacy.SubAck(command.topic)))
         subscriber.open(session)
-        return True
 
     def _unsubscribe(self, command: Command) -> bool:
         if self.session.must_wait():

@@ -26,11 +26,10 @@ from braidmq.broker.push.inflight import Place
 from braidmq.broker.staging import Staged
 from braidmq.broker.topics import Topic
 from braidmq.log.attrs import decode_attrs, encode_attrs
-from braidmq.log.partition import PartitionLog
-from braidmq.log.partition_reads import Cold
 from braidmq.server.blipmq_records import describe, entries, refusal_entry
 
 if TYPE_CHECKING:
+    from braidmq.broker.push.distant_log import Source
     from braidmq.server.blipmq_queue import Queue
     from braidmq.server.blipmq_service import BlipMQService
 
@@ -108,7 +107,7 @@ class Letters:
         staged = self._broker.stage(topic, -1, record.key or b"", record.value, attrs=block)
         return staged.durability()
 
-    async def _records(self, log: PartitionLog, offsets: Sequence[int]) -> list[PushRecord]:
+    async def _records(self, log: Source, offsets: Sequence[int]) -> list[PushRecord]:
         """Records as they lie in the log, expired or not, as far as they are still there."""
         found: list[PushRecord] = []
         wanted = set(offsets)
@@ -117,11 +116,7 @@ class Letters:
             if position < log.log_start:
                 position = log.log_start
                 continue
-            read = log.read_batches(position, _READ_BYTES, raw=True)
-            if isinstance(read, Cold):
-                await self._broker.warm(read)
-                read = log.read_batches(max(position, log.log_start), _READ_BYTES, warmed=True, raw=True)
-                assert not isinstance(read, Cold)
+            read = await self._broker.read_whole(log, position, _READ_BYTES, raw=True)
             if read.next_offset <= position:
                 break
             for data in read.slices:

@@ -9,6 +9,7 @@ What decides, in this order:
 | is a compressed payload sound, and not too large? | `INVALID_MESSAGE`, `RECORD_TOO_LARGE` |
 | is the topic there, or may it be made? | `TOPIC_NOT_FOUND` |
 | does a subscriber ask publishers to wait? | wait, up to `blipmq_block_timeout_ms`; `TTL_EXPIRED` if that was too long for it |
+| is the node that stores it behind? | wait |
 | QoS 1: has every subscriber that must get it room? | `QUEUE_FULL`, and nobody gets it |
 | QoS 1: is it known already? | acknowledged with the first one |
 | does it fit the topic's schema? | as the topic says |
@@ -94,7 +95,7 @@ class Publishing:
     def take(self, message: Incoming) -> bool:
         """Take a message that was checked into this turn's commit; False when that has to wait for something (`take_later`)."""
         topic = self._broker.topics.get(message.topic)
-        if topic is None or self._broker.push.is_blocked(topic.id):
+        if topic is None or self._broker.push.is_blocked(topic.id) or self._broker.away.is_full(topic, self._partition(topic)):
             return False
         if not is_open(topic) and not self._broker.admission.fits_at_once(topic, message.payload):
             return False
@@ -135,9 +136,10 @@ class Publishing:
         topic = await broker.auto_create(message.topic)
         if broker.push.is_blocked(topic.id):
             await self._wait_for_room(topic, message)
+        await broker.away.room(topic, self._partition(topic))
         if not is_open(topic) and not broker.admission.fits_at_once(topic, message.payload):
             self._check_room(topic, message)
-            partition, attrs = self._session.lane % topic.partitions, self._attrs(message)
+            partition, attrs = self._partition(topic), self._attrs(message)
             await broker.admission.produce(topic, partition, b"", message.payload, ttl_ms=self._ttl_ms(message), attrs=attrs)
         else:
             staged = self._stage(topic, message, watch)
@@ -166,11 +168,15 @@ class Publishing:
         known = None if dedup is None else dedup.find(key, now_ms)
         if known is not None:
             return known
-        partition, attrs = self._session.lane % topic.partitions, self._attrs(message)
+        partition, attrs = self._partition(topic), self._attrs(message)
         staged = self._broker.stage(topic, partition, b"", message.payload, ttl_ms=self._ttl_ms(message), attrs=attrs)
         if dedup is not None:
             dedup.remember(key, staged, now_ms)
         return staged
+
+    def _partition(self, topic: Topic) -> int:
+        """Where everything that this connection publishes to a topic goes."""
+        return self._session.lane % topic.partitions
 
     def _key(self, topic: Topic, message: Incoming) -> tuple[object, str, str]:
         return self._session.credential or self._session, topic.name, message.message_id

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable, Collection
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from braidmq.base import limits
 from braidmq.base.config_settings import Config
+from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.names import INTERNAL_PREFIX
 from braidmq.broker.push import Feed, Overflow
@@ -54,6 +57,7 @@ class BlipMQService:
         """Of subscriptions that are polled."""
         self.takes_runs = config.blipmq_dedup_window_ms == 0 and config.blipmq_default_ttl_ms == 0
         """Whether the parser may take messages: it neither looks for repeated ones nor gives them a time to live."""
+        self._finding: set[asyncio.Task[None]] = set()
         self._forms: dict[tuple[int, frozenset[str], bool], Form] = {}
         self.expiry = Expiry(self)
         self.letters = Letters(self)
@@ -111,6 +115,32 @@ class BlipMQService:
             topic for topic in topics.all() if not topic.name.startswith(INTERNAL_PREFIX) and wanted.matches(self.shown(topic.name))
         ]
         return sorted(matching, key=lambda topic: topic.id)
+
+    def knows(self, wanted: TopicFilter) -> bool:
+        """Whether it is known where all that a filter matches ends."""
+        return self.broker.peers is None or self.broker.push.knows(self.topics_of(wanted))
+
+    def when_known(self, topics: Collection[Topic], action: Callable[[], object]) -> None:
+        """Do something as soon as it is known where some topics end: now, or in a moment."""
+        if self.broker.push.knows(topics):
+            action()
+            return
+        task = asyncio.get_running_loop().create_task(self._when_known(topics, action))
+        self._finding.add(task)
+        task.add_done_callback(self._finding.discard)
+
+    async def _when_known(self, topics: Collection[Topic], action: Callable[[], object]) -> None:
+        try:
+            await self.broker.push.find_out(topics)
+            action()
+        except BraidError as fault:
+            self.logger.error("a subscriber does not get what it may read now: %s", fault)
+
+    async def begin(self, wanted: TopicFilter, action: Callable[[], object]) -> list[bytes]:
+        """Find out where what a filter matches ends, on whichever node it is, and begin to read it; answers nothing itself."""
+        await self.broker.push.find_out(self.topics_of(wanted))
+        action()
+        return []
 
     def from_now(self, feed: Feed) -> int:
         """Where a new subscriber begins: with what comes, and with all dead letters that are there."""

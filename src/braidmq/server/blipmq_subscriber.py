@@ -11,7 +11,7 @@ one queue that several connections take from in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -200,8 +200,11 @@ class Subscriber:
         if version != self._rights:
             self._rights = version
             topics = {topic.id: topic for wanted in self.filters.values() for topic in self._service.topics_of(wanted.filter)}
-            for topic in topics.values():
-                self._place(topic, self._service.from_now)
+            self._service.when_known(topics.values(), lambda: self._place_all(topics.values()))
+
+    def _place_all(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            self._place(topic, self._service.from_now)
 
     # --- connections
 

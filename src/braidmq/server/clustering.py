@@ -17,6 +17,7 @@ from braidmq.base.disk import Disk
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.cluster.journals import INTERNAL_KEYS
+from braidmq.cluster.membership.gossip_codec import Status
 from braidmq.cluster.node import REPLICAS, ClusterNode, NodeSettings
 from braidmq.cluster.opening import open_cluster
 from braidmq.cluster.partition_state import LogKey
@@ -38,8 +39,9 @@ class Clustering:
     def __init__(
         self, settings: NodeSettings, quorum: MetaQuorum, transport: Transport, addresses: AddressBook, clock: Clock,
         replication: ReplicationSettings | None = None, close: Callable[[], Awaitable[None]] | None = None,
+        gossip: list[Callable[[str, Status], None]] | None = None,
     ) -> None:
-        """`close` ends quorum and transport, when the node has left."""
+        """`close` ends quorum and transport, when the node has left; those in `gossip` are told what it says of nodes."""
         self._settings = settings
         self._quorum = quorum
         self._transport = transport
@@ -47,6 +49,7 @@ class Clustering:
         self._clock = clock
         self._replication_settings = replication or ReplicationSettings()
         self._close = close
+        self._gossip = gossip
         self.table = ReplicaTable()
         self.node: ClusterNode
         self.forwarding: Forwarding
@@ -73,6 +76,12 @@ class Clustering:
         self.quorum_watch = QuorumWatch(node)
         broker.documents["cluster"] = node.document
         self.forwarding = Forwarding(node)
+        if self._gossip is not None:
+            self._gossip.append(self._rumoured)
+
+    def _rumoured(self, name: str, status: Status) -> None:
+        if status is not Status.ALIVE:
+            self.node.suspicion.check(name)
 
     def _refusal(self, key: LogKey) -> BraidError:
         node = self.node
@@ -120,7 +129,9 @@ async def open_clustering(config: Config, disk: Disk, clock: Clock, environ: Map
         node=config.node_id, cluster_id=opened.cluster_id, about={"cluster": opened.address, "rack": config.rack},
         replication_factor=config.replication_factor, min_insync=config.min_insync, placement=config.placement,
         session_s=config.session_timeout_s, rebalance_threshold=config.rebalance_threshold,
-        rebalance_interval_s=config.rebalance_interval_s if config.auto_rebalance else 0.0,
+        rebalance_interval_s=config.rebalance_interval_s if config.auto_rebalance else 0.0, follower_reads=config.follower_reads,
     )  # fmt: skip
     replication = ReplicationSettings(lag_s=config.replica_lag_s, catch_up_bytes_per_s=config.catch_up_bytes_per_s)
-    return Clustering(settings, opened.quorum, opened.transport, opened.book, clock, replication, close=opened.close)
+    return Clustering(
+        settings, opened.quorum, opened.transport, opened.book, clock, replication, close=opened.close, gossip=opened.watchers
+    )

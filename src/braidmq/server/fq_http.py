@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Final
 
 from braidmq.base import limits
@@ -40,8 +41,6 @@ from braidmq.wire.fq.messages import encode_tail
 from braidmq.wire.fq.naming import exchange_topic
 
 _NUMBERS: Final = itertools.count(1)
-_ID_TAIL: Final = secrets.token_bytes(12)
-"""Tells the ids of this process from those of the one before."""
 _SIGN_OF_LIFE_BYTES: Final = 64 * limits.KIB
 """A request that brings so much since the last look is on its way, however long it takes."""
 _INDEX: Final = "index.html"
@@ -158,7 +157,7 @@ class HttpStream(Stream):
             self._intake = Intake(session.broker, principal, session.ip, session.listener.next_lane())
         number = next(_NUMBERS) & 0xFFFFFFFF
         message = Incoming(
-            submission.exchange, submission.route, number.to_bytes(4, "little") + _ID_TAIL, submission.payload,
+            submission.exchange, submission.route, number.to_bytes(4, "little") + _id_tail(), submission.payload,
             encode_tail(submission.sender, (session.listener.node, session.hop)),
         )  # fmt: skip
         traced = None if session.broker.commit.tracing is None else session.traced_produce()
@@ -211,6 +210,12 @@ class HttpStream(Stream):
         if root is None:
             return None
         return await asyncio.get_running_loop().run_in_executor(None, _read_below, root, path)
+
+
+@cache
+def _id_tail() -> bytes:
+    """Tells the ids of this process from those of the one before. Made at need, so that processes forked from one differ too."""
+    return secrets.token_bytes(12)
 
 
 def _read_below(root: str, path: str) -> bytes | None:

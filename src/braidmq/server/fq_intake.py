@@ -3,7 +3,7 @@
 The exchange is a topic. Whether the publisher may write to it, whether it is created when missing and whether its records have to
 fit a schema is decided as for every other protocol. fq has no word for a refusal, so a message that is refused is dropped and
 counted as one that found no exchange; a refusal of rights is in the audit trail. Where a queue asks to slow publishers down
-(`block`), the publisher waits, and nobody else.
+(`block`), the publisher waits, and nobody else; so it does where another node of the cluster stores its messages, and is behind.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from braidmq import hot
@@ -83,6 +84,10 @@ class Intake:
         self.routes()
         known = self._topics.get(exchange)
         if known is not None:
+            partition = self.lane % known.partitions
+            if self._broker.away.is_full(known, partition):
+                # Another node leads, and does not store as fast as messages come.
+                return self._broker.away.room(known, partition)
             return known
         now = asyncio.get_running_loop().time()
         if self._refused.get(exchange, now) > now:
@@ -175,29 +180,26 @@ class Intake:
     def _stage(self, message: Incoming, topic: Topic, settled: Callable[[Claim], None] | None) -> None:
         broker = self._broker
         partition = self.lane % topic.partitions
-        if broker.peers is not None and broker.goes_away(topic, partition):
-            if settled is not None:
-                # Whoever waits to hear which queues took it has to ask where it is stored.
-                self._dropped(message, broker.peers.not_leader(topic.id, partition), settled)
-            else:
-                self._stage_away(message, topic, partition)
-            return
+        away = broker.goes_away(topic, partition)
         try:
             staged = broker.stage(topic, partition, message.route, message.payload, attrs=_attrs(message))
         except BraidError as error:
             self._dropped(message, error, settled)
             return
+        if away:
+            staged.when_durable(partial(self._stored_away, message, settled))
+            return
         self._claim(message.exchange, topic, staged.base_offset, 1, len(message.payload), settled)
         staged.when_durable(lambda error: None if error is None else broker.fq.exchanges.failed(staged.log))
 
-    def _stage_away(self, message: Incoming, topic: Topic, partition: int) -> None:
-        """Another node leads the partition: it stores the message, and queues here get it from this node's replica."""
-
-        def stored(error: BraidError | None) -> None:
-            if error is not None:
-                self._dropped(message, error, None)
-
-        self._broker.stage(topic, partition, message.route, message.payload, attrs=_attrs(message)).when_durable(stored)
+    def _stored_away(self, message: Incoming, settled: Callable[[Claim], None] | None, error: BraidError | None) -> None:
+        """Another node stored a message. Queues here get it when it comes back; whoever waits is told how many will choose it."""
+        fq = self._broker.fq
+        if error is not None:
+            self._dropped(message, error, settled)
+        elif settled is not None:
+            choosing = fq.choosing(message.exchange, message.route, message.payload)
+            fq.exchanges.stored_away(message.exchange, choosing, len(message.payload), self.tally, settled)
 
     def _dropped(self, message: Incoming, error: BraidError | None, settled: Callable[[Claim], None] | None) -> None:
         if error is not None and error.spec.http >= 500:
@@ -224,7 +226,7 @@ class Intake:
         if checking is not None:
             await checking
         claim = await known
-        if claim.error is None:
+        if claim.error is None and not claim.away:
             log = self._broker.log_of(topic, self.lane % topic.partitions)
             await self._broker.durable(log, claim.end)
         return claim

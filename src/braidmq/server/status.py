@@ -19,6 +19,7 @@ from braidmq import __version__, hot
 from braidmq.base.config_settings import SETTINGS
 from braidmq.broker.pace import Pace
 from braidmq.broker.topics import Topic
+from braidmq.server.deliveries import queues
 
 if TYPE_CHECKING:
     from braidmq.server.app import BrokerServer
@@ -43,6 +44,7 @@ class Documents:
         broker, server = self._broker, self._server
         topics = await self._topics()
         groups = await self._groups()
+        listed = await queues(broker)
         read_only = [
             {"topic": log.topic, "partition": log.partition, "reason": str(log.failure)}
             for log in broker.store.open_partitions()
@@ -73,13 +75,15 @@ class Documents:
             "read_only": read_only,
             "queues": [
                 {
-                    "queue": queue.detail.name.decode("utf-8", "backslashreplace"),
-                    "backlog": queue.backlog,
-                    "dropped": queue.counters.dropped + queue.counters.lost,
-                    "consumers": len(queue.members),
+                    "queue": row.name,
+                    "node": row.node,
+                    "backlog": row.backlog,
+                    "dropped": row.counts.dropped + row.counts.lost,
+                    "consumers": len(row.clients),
                 }
-                for queue in broker.fq.all()
+                for row in listed.rows
             ],
+            "queues_missing": {row.node: row.reason for row in listed.missing},
             "delayed": len(broker.delayed),
             "pipelines": [{"pipeline": row.name, "state": broker.pipelines.state(row)} for row in broker.pipelines.table.all()],
             "recovery": {

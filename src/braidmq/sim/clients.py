@@ -146,5 +146,6 @@ class Clients:
             await self._call(name, node, COMMIT, {"key": key, "group": name, "offset": offset})
         except BraidError as error:
             self._world.trace(name, "commit", error.code)
+            history.given_up.setdefault((name, key), set()).add(offset)
         else:
             history.committed[name, key] = offset

@@ -51,6 +51,8 @@ class History:
     """What readers saw first at an offset."""
     committed: dict[tuple[str, LogKey], int] = field(default_factory=dict)
     """The last position that a group was told is kept."""
+    given_up: dict[tuple[str, LogKey], set[int]] = field(default_factory=dict)
+    """Positions of which a group does not know whether they are kept."""
     tried: dict[tuple[str, LogKey], int] = field(default_factory=dict)
     plain: set[int] = field(default_factory=set)
     """Producers without numbers of their own: what they send may be stored again by a network that repeats it, and out of order."""

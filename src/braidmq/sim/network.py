@@ -147,7 +147,7 @@ class SimTransport:
         def arrive() -> None:
             target = network.node(node)
             if target is None:
-                refused = BraidError("NODE_UNREACHABLE", node=node, reason="refused")
+                refused = BraidError("NODE_UNREACHABLE", node=node, reason="refused", refused=True)
                 network.send(node, self.node, lambda: settle(refused))
             else:
                 target._life.spawn(target._serve(self.node, op, payload, settle))

@@ -42,12 +42,15 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
+def until(condition: Callable[[], Any], what: str, doer: threading.Thread | None = None) -> Any:
+    """Wait for something, as long as the thread that does it is there."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
+        going = doer is None or doer.is_alive()
         found = condition()
         if found:
             return found
+        assert going, f"waited for {what} in vain"
         assert time.monotonic() < deadline, f"waited for {what}"
         time.sleep(0.2)
 
@@ -170,13 +173,13 @@ def test_the_example_runs_is_steered_killed_and_goes_on(
         runner = threading.Thread(target=lambda: outcomes.append(run.go()))
         runner.start()
         try:
-            until(lambda: len(rows()) >= 90, "the rows of the next run")
+            until(lambda: len(rows()) >= 90, "the rows of the next run", runner)
             send(client, 100, 50)
             broker.kill()
             broker.restart()
-            until(lambda: len(rows()) >= 135, "the rows after the broker came back")
-            until(lambda: len(values(client, "orders.clean")) >= 135, "the records after the broker came back")
-            until(lambda: sum(part.lag for part in client.group.lag("pipeline-orders", "orders")) == 0, "no lag")
+            until(lambda: len(rows()) >= 135, "the rows after the broker came back", runner)
+            until(lambda: len(values(client, "orders.clean")) >= 135, "the records after the broker came back", runner)
+            until(lambda: sum(part.lag for part in client.group.lag("pipeline-orders", "orders")) == 0, "no lag", runner)
             client.pipeline.stop("orders")
             runner.join(PATIENCE_S)
             assert outcomes == ["stopped"]

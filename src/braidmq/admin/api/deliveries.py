@@ -2,102 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-from braidmq.admin.call import Call, Nothing, PageQuery
-from braidmq.admin.looking import parts_of, subscribers
+from braidmq.admin.call import Call, Nothing, PageQuery, read_cursor
 from braidmq.base.errors import BraidError
-from braidmq.broker.fq_queue import FqQueue
 from braidmq.broker.pace import Pace
 from braidmq.broker.push.subscription import Counters
 from braidmq.server.app import BrokerServer
 from braidmq.server.blipmq_session import BlipMQSession
-from braidmq.server.blipmq_subscriber import SharedGroup, Subscriber
+from braidmq.server.deliveries import (
+    START,
+    DeliveryCounts,
+    MissingNode,
+    QueueRow,
+    SubscriptionRow,
+    added,
+    parts_of,
+    place_of,
+    queues,
+    subscriptions,
+    text_of,
+)
 from braidmq.server.fq_data import DataStream
 from braidmq.server.fq_session import FqSession
 from braidmq.server.listener import Listener
 from braidmq.server.session import Session
 
-T = TypeVar("T")
-
-@dataclass(frozen=True, slots=True)
-class DeliveryCounts:
-    """What became of records on their way to somebody."""
-
-    delivered: int
-    delivered_bytes: int
-    dropped: Annotated[int, "because too many were pending"]
-    redelivered: int
-    lost: Annotated[int, "because retention was faster"]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionRow:
-    """Somebody whom records are pushed to."""
-
-    id: str
-    protocol: str
-    kind: Annotated[str, "session, durable, shared or queue"]
-    name: str
-    filters: Annotated[list[str], "topics and patterns, or exchanges and route programs"]
-    connections: list[str]
-    pending: Annotated[int, "records that are chosen and not delivered"]
-    in_flight: Annotated[int, "delivered and not acknowledged"]
-    capacity: Annotated[int, "pending records at which `overflow` applies"]
-    overflow: str
-    counts: DeliveryCounts
-
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionPage:
-    """Subscriptions, by id."""
+    """Subscriptions of all nodes, by id."""
 
     items: list[SubscriptionRow]
     next_cursor: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueClient:
-    """A client of a queue."""
-
-    user: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueueBinding:
-    """What chooses for a queue."""
-
-    exchange: str
-    program: str
-    permanent: bool
-    invocations: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """An fq queue."""
-
-    name: str
-    type: str
-    policy: str
-    private: bool
-    permanent: bool
-    backlog: int
-    backlog_limit: int
-    bindings: list[QueueBinding]
-    clients: list[QueueClient]
-    counts: DeliveryCounts
+    missing: Annotated[list[MissingNode], "nodes that did not say what they serve"] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePage:
-    """Queues, by name."""
+    """Queues of all nodes, by name."""
 
     items: list[QueueRow]
     next_cursor: str | None = None
+    missing: Annotated[list[MissingNode], "nodes that did not say what they serve"] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +76,15 @@ class ConnectionPage:
 
 
 async def list_subscriptions(call: Call[PageQuery, Nothing]) -> SubscriptionPage:
-    """Everybody whom records are pushed to, of every protocol, with what is pending, dropped and redelivered."""
-    rows = [_subscriber(number, subscriber) for number, subscriber in enumerate(subscribers(call.server))]
-    rows += [_queue_subscription(queue) for queue in call.broker.fq.all()]
-    return SubscriptionPage(*_page(call, rows, lambda row: row.id))
+    """Everybody whom records are pushed to, of every protocol and on every node, with what is pending, dropped and redelivered."""
+    listing = await subscriptions(call.broker, _after(call), call.query.limit + 1)
+    return SubscriptionPage(*call.page(listing.rows, place_of, call.query), listing.missing)
 
 
 async def list_queues(call: Call[PageQuery, Nothing]) -> QueuePage:
-    """fq's queues."""
-    return QueuePage(*_page(call, [_queue(queue) for queue in call.broker.fq.all()], lambda row: row.name))
+    """fq's queues, on every node."""
+    listing = await queues(call.broker, _after(call), call.query.limit + 1)
+    return QueuePage(*call.page(listing.rows, place_of, call.query), listing.missing)
 
 
 async def list_connections(call: Call[PageQuery, Nothing]) -> ConnectionPage:
@@ -161,9 +110,15 @@ def close_connection(call: Call[Nothing, Nothing]) -> None:
     raise BraidError("CONNECTION_NOT_FOUND", id=wanted)
 
 
-def _page(call: Call[PageQuery, Nothing], rows: list[T], key: Callable[[T], str]) -> tuple[list[T], str | None]:
-    """Of some rows, in the order of `key`, the part that was asked for."""
-    return call.page(sorted(rows, key=key), key, call.query)
+def _after(call: Call[PageQuery, Nothing]) -> tuple[str, str]:
+    """The place behind which a page begins."""
+    if not call.query.cursor:
+        return START
+    match read_cursor(call.query.cursor):
+        case (str(name), str(node)):
+            return name, node
+        case _:
+            raise BraidError("INVALID_ARGUMENT", reason="`cursor` is none of this list")
 
 
 # --- finding
@@ -180,48 +135,6 @@ def connection_id(listener: Listener[Any], session: Session) -> str:
 
 
 # --- rows
-
-
-def added(counters: list[Counters]) -> DeliveryCounts:
-    return DeliveryCounts(
-        sum(each.delivered for each in counters), sum(each.delivered_bytes for each in counters),
-        sum(each.dropped for each in counters), sum(each.redelivered for each in counters), sum(each.lost for each in counters),
-    )  # fmt: skip
-
-
-def _subscriber(number: int, subscriber: Subscriber) -> SubscriptionRow:
-    parts = parts_of(subscriber)
-    kind = "durable" if subscriber.group else "shared" if isinstance(subscriber, SharedGroup) else "session"
-    name = subscriber.name or "".join(session.address for session in subscriber.sessions)
-    queue = subscriber.queue
-    return SubscriptionRow(
-        f"blipmq-{name or number}", "blipmq", kind, subscriber.name, sorted(subscriber.filters),
-        sorted(session.address for session in subscriber.sessions), sum(part.pending.count for part in parts),
-        0 if queue is None else queue.inflight.count, max((part.capacity for part in parts), default=0),
-        parts[0].overflow.value if parts else "", added([part.counters for part in parts]),
-    )  # fmt: skip
-
-
-def _queue_subscription(queue: FqQueue) -> SubscriptionRow:
-    name = text_of(queue.detail.name)
-    filters = sorted(f"{text_of(each.exchange)} {text_of(each.program.text)}" for each in queue.bindings.values())
-    return SubscriptionRow(
-        f"fq-{name}", "fq", "queue", name, filters, sorted(member.address for member in queue.members), queue.backlog, 0,
-        queue.detail.backlog, queue.overflow.value, added([queue.counters]),
-    )  # fmt: skip
-
-
-def _queue(queue: FqQueue) -> QueueRow:
-    detail = queue.detail
-    bindings = [
-        QueueBinding(text_of(each.exchange), text_of(each.program.text), each.permanent, each.invocations)
-        for each in queue.bindings.values()
-    ]
-    clients = [QueueClient(text_of(getattr(member, "sender", b"")), member.address) for member in queue.members]
-    return QueueRow(
-        text_of(detail.name), detail.kind, detail.policy, detail.private, queue.permanent, queue.backlog, detail.backlog, bindings,
-        clients, added([queue.counters]),
-    )  # fmt: skip
 
 
 def _connection(listener: Listener[Any], session: Session) -> ConnectionRow:
@@ -241,8 +154,3 @@ def _connection(listener: Listener[Any], session: Session) -> ConnectionRow:
         listener.scheme.endswith("s"), max(0, round((listener.now - session.last_frame_at) * 1000)), session.unsent, session.slowed,
         held, added(counters),
     )  # fmt: skip
-
-
-def text_of(raw: bytes) -> str:
-    """A name of fq, which may be any bytes."""
-    return raw.decode("utf-8", "backslashreplace")

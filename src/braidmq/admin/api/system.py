@@ -9,13 +9,13 @@ import braidmq
 from braidmq import hot
 from braidmq.admin.call import Call, Nothing
 from braidmq.admin.live import Event, LiveStream
-from braidmq.admin.looking import parts_of, subscribers
 from braidmq.admin.metrics.snapshot import Snapshot
 from braidmq.base.config_settings import SETTINGS
 from braidmq.base.figures import Figures as BrokerFigures
 from braidmq.base.figures import Histogram, quantile
 from braidmq.security.rules import Rule
 from braidmq.server.app import BrokerServer
+from braidmq.server.deliveries import parts_of, subscribers
 
 _LIVE_SECONDS = 1.0
 
@@ -232,7 +232,7 @@ def _figures(server: BrokerServer, counts: Counts) -> Figures:
     broker = server.broker
     figures = broker.figures
     parts = [*broker.push.closed.values(), *(queue.counters for queue in broker.fq.all())]
-    parts += [part.counters for subscriber in subscribers(server) for part in parts_of(subscriber)]
+    parts += [part.counters for subscriber in subscribers(server.broker) for part in parts_of(subscriber)]
     connections: dict[str, int] = {}
     for listener in server.listeners:
         connections[listener.protocol] = connections.get(listener.protocol, 0) + len(listener.sessions)

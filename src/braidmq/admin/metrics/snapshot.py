@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import braidmq
 from braidmq import hot
-from braidmq.admin.looking import open_logs, parts_of, subscribers
+from braidmq.admin.looking import open_logs
 from braidmq.admin.metrics.cluster import read_cluster
 from braidmq.base import limits
 from braidmq.base.figures import PRODUCED, Histogram
@@ -25,6 +25,7 @@ from braidmq.broker.names import INTERNAL_PREFIX
 from braidmq.broker.pace import Pace
 from braidmq.broker.push.subscription import Counters
 from braidmq.server.app import BrokerServer
+from braidmq.server.deliveries import parts_of, subscribers
 
 _LAG_SECONDS: Final = 10.0
 
@@ -144,7 +145,7 @@ class MetricsReader:
     async def _deliveries(self, found: Snapshot, pace: Pace) -> None:
         broker = self._server.broker
         live: dict[str, list[Any]] = {"blipmq": [], "fq": list(broker.fq.all())}
-        for subscriber in subscribers(self._server):
+        for subscriber in subscribers(self._server.broker):
             await pace.step()
             live["blipmq"] += parts_of(subscriber)
         for protocol, parts in live.items():

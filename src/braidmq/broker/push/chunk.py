@@ -43,7 +43,7 @@ class Chunk:
         """How many readers are done with it."""
         self.grew: Callable[[int], None] | None = None
         """Told how many bytes what was made of it takes."""
-        self.expires = any(_may_expire(data) for data in batches)
+        self.expires = any(may_expire(data) for data in batches)
         self._made: dict[Hashable, Any] = {}
 
     def made(self, key: Hashable, make: Callable[[Chunk], _Made]) -> _Made:
@@ -97,7 +97,7 @@ def _weight(made: object) -> int:
     return int(getattr(made, "weight_bytes", 0))
 
 
-def _may_expire(data: Buffer) -> bool:
+def may_expire(data: Buffer) -> bool:
     """Whether a slice of whole batches holds records with an end to their life."""
     at = 0
     while at < len(data):

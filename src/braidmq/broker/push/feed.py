@@ -3,6 +3,9 @@
 A feed watches the high watermark and wakes its readers; they pull. Chunks that were read lately are kept, so that readers at
 the same place share one. What is not in memory is brought in beside the loop, and the reader is woken when it is there.
 
+In a cluster the log may lie on another node (`distant_log.py`), and come here or go away while somebody reads: readers go on where
+they were.
+
 A damaged place ends the feed for readers that come to it: they are told once, everybody before or behind it goes on.
 """
 
@@ -17,10 +20,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.broker.push.chunk import Chunk
+from braidmq.broker.push.distant_log import DistantLog, Source
 from braidmq.broker.topics import Topic
 from braidmq.hot import layout
-from braidmq.log.partition import PartitionLog
-from braidmq.log.partition_reads import Cold
+from braidmq.log.partition_reads import Batches
 
 if TYPE_CHECKING:
     from braidmq.broker.push.hub import Hub
@@ -46,11 +49,12 @@ class Reader(Protocol):
 
 
 class Feed:
-    def __init__(self, hub: Hub, topic: Topic, log: PartitionLog) -> None:
+    def __init__(self, hub: Hub, topic: Topic, log: Source) -> None:
         self._hub = hub
         self.topic = topic
         self.partition = log.partition
         self.log = log
+        """Here, or on another node."""
         number = (topic.first_partition + log.partition) % _SEQUENCE_PARTITIONS
         self.sequence_base = (number << SEQUENCE_OFFSET_BITS) + 1
         """Added to an offset it is a number that no other record of the broker has."""
@@ -82,6 +86,28 @@ class Feed:
     def start(self) -> int:
         return self.log.log_start
 
+    @property
+    def known(self) -> bool:
+        """Whether it is known where the partition ends."""
+        return not isinstance(self.log, DistantLog) or self.log.known.is_set()
+
+    @property
+    def seen(self) -> int:
+        """How far readers saw, also of a log that is gone."""
+        return self._seen
+
+    def read_from(self, log: Source) -> None:
+        """Go on with another log of the same partition, which has everything that readers saw."""
+        self._leave_log()
+        self.log = log
+        log.watch_tail(self, self._tail_moved)
+        self._tail_moved()
+
+    def _leave_log(self) -> None:
+        self.log.unwatch_tail(self)
+        if isinstance(self.log, DistantLog):
+            self.log.close()
+
     # --- readers
 
     def attach(self, reader: Reader) -> None:
@@ -96,15 +122,16 @@ class Feed:
             self._hub.forget(self)
 
     def close(self) -> None:
-        self.log.unwatch_tail(self)
+        self._leave_log()
         self._hub.drop_chunks(self, list(self._chunks))
         self._chunks.clear()
         self._large = None
 
     def _tail_moved(self) -> None:
-        tail = self.log.high_watermark
-        self._written.append((self._seen, tail, self.log.newest_written_s))
-        self._seen = tail
+        if not self.log.removed:
+            tail = self.log.high_watermark
+            self._written.append((self._seen, tail, self.log.newest_written_s))
+            self._seen = tail
         if not self.moved:
             self.moved = True
             self._hub.feed_moved(self)
@@ -113,7 +140,7 @@ class Feed:
 
     def wake_readers(self) -> None:
         self.moved = False
-        if self.log.removed:
+        if self.log.removed and not self._hub.go_on_elsewhere(self):
             for reader in list(self.readers):
                 reader.feed_closed(self)
             return
@@ -159,7 +186,7 @@ class Feed:
             logger.error("%s/%d cannot be pushed from offset %d on: %s", self.topic.name, self.partition, position, error)
             reader.feed_failed(self, error)
             return None
-        if isinstance(read, Cold):
+        if not isinstance(read, Batches):
             self._asking.add(reader)
             if len(self._asking) == 1:
                 self._hub.warm(self, read)

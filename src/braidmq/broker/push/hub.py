@@ -15,10 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from braidmq.base import limits
+from braidmq.base.errors import BraidError
 from braidmq.base.tracing import Tracing
 from braidmq.broker.journal import StateMachine
 from braidmq.broker.machines import SUBSCRIBERS
+from braidmq.broker.peers import Elsewhere, Peers
 from braidmq.broker.push.chunk import Chunk
+from braidmq.broker.push.distant_log import DistantLog, Source
 from braidmq.broker.push.feed import Feed
 from braidmq.broker.push.positions import Positions
 from braidmq.broker.push.serving import Serving
@@ -32,6 +35,21 @@ if TYPE_CHECKING:
 
 
 _WAKES_PER_INTERVAL: Final = 4
+
+
+class _Guest:
+    """Reads nothing, and keeps a feed alive."""
+
+    def wake(self, feed: Feed) -> None: ...
+
+    def feed_closed(self, feed: Feed) -> None: ...
+
+    def feed_failed(self, feed: Feed, error: BraidError) -> None: ...
+
+
+_GUEST: Final = _Guest()
+_GUEST_S: Final = 5.0
+_FIND_OUT_S: Final = 10.0
 
 
 class Watcher(Protocol):
@@ -68,6 +86,9 @@ class Hub:
         self.blocked_version = 0
         """Grows when a topic becomes blocked, or is not any more."""
         self._warming: set[asyncio.Task[None]] = set()
+        self._leaving = asyncio.Event()
+        self._guests: dict[Feed, int] = {}
+        """Feeds that somebody is about to read, and how many are."""
         self.positions = Positions(broker)
         """How far those came who go on where they were."""
         self.serving = Serving(broker)
@@ -84,12 +105,16 @@ class Hub:
 
     async def leave(self) -> None:
         """Let other nodes serve what this one did, from where it came to; for as long as they can be asked."""
+        self._leaving.set()
         await self.positions.stop()
         await self.serving.leave()
 
     async def stop(self) -> None:
         """Make durable what is kept of subscribers; nobody is served any more."""
         await self.positions.stop()
+        for feed in self._feeds.values():
+            if isinstance(feed.log, DistantLog):
+                feed.log.close()
 
     # --- feeds
 
@@ -98,8 +123,101 @@ class Hub:
         place = (topic.id, partition)
         feed = self._feeds.get(place)
         if feed is None:
-            feed = self._feeds[place] = Feed(self, topic, self._broker.log_of(topic, partition))
+            feed = self._feeds[place] = Feed(self, topic, self._source(topic, partition))
+        elif feed.log.removed:
+            self.go_on_elsewhere(feed)
         return feed
+
+    def _source(self, topic: Topic, partition: int) -> Source:
+        """Where a partition is read: here where this node has all of it, else on the node that leads it."""
+        peers = self._broker.peers
+        if peers is None or peers.holds(topic.id, partition):
+            return self._broker.log_of(topic, partition)
+
+        def lives() -> bool:
+            return self._broker.topics.by_id(topic.id) is not None
+
+        return DistantLog(peers, topic, partition, self.steady_ms, lives, self._come_home)
+
+    def _come_home(self, distant: DistantLog) -> bool:
+        """Read a partition here from now on, if this node has as much of it as readers saw."""
+        feed = next((feed for feed in self._feeds.values() if feed.log is distant), None)
+        peers = self._broker.peers
+        assert peers is not None
+        if feed is None or not peers.holds(feed.topic.id, feed.partition) or self._broker.topics.by_id(feed.topic.id) is None:
+            return False
+        log = self._broker.log_of(feed.topic, feed.partition)
+        if log.removed or log.high_watermark < distant.high_watermark:
+            return False
+        feed.read_from(log)
+        return True
+
+    def go_on_elsewhere(self, feed: Feed) -> bool:
+        """This node's replica of a partition is gone: read another one; False where the topic is."""
+        if self._broker.peers is None or self._broker.topics.by_id(feed.topic.id) is None:
+            return False
+        source = self._source(feed.topic, feed.partition)
+        if isinstance(source, DistantLog):
+            source.goes_on_at(0, feed.seen)
+        elif source.removed or source.high_watermark < feed.seen:
+            return False
+        feed.read_from(source)
+        return True
+
+    # --- where partitions end that are not here
+
+    def tail(self, topic: Topic, partition: int) -> int:
+        """Where a partition ends, as far as it is known (`find_out`)."""
+        feed = self._feeds.get((topic.id, partition))
+        return self._broker.log_of(topic, partition).high_watermark if feed is None else feed.tail
+
+    def knows(self, topics: Iterable[Topic]) -> bool:
+        """Whether it is known where all partitions of some topics end. If not, nobody can begin there `from now on`."""
+        peers = self._broker.peers
+        if peers is None:
+            return True
+        return all(self._knows(peers, topic, partition) for topic in topics for partition in range(topic.partitions))
+
+    def _knows(self, peers: Peers, topic: Topic, partition: int) -> bool:
+        feed = self._feeds.get((topic.id, partition))
+        return peers.holds(topic.id, partition) if feed is None else feed.known and not feed.log.removed
+
+    async def find_out(self, topics: Collection[Topic]) -> None:
+        """See to it that it is known where partitions end, for a moment in which somebody may begin to read."""
+        if self.knows(topics):
+            return
+        feeds = [feed for topic in topics for feed in self.feeds(topic)]
+        for feed in feeds:
+            feed.attach(_GUEST)
+            # It stays known until whoever asked has come.
+            self._loop.call_later(_GUEST_S, self._guest_leaves, feed)
+            self._guests[feed] = self._guests.get(feed, 0) + 1
+        for feed in feeds:
+            await self._until_known(feed)
+
+    async def _until_known(self, feed: Feed) -> None:
+        leaving = self._loop.create_task(self._leaving.wait())
+        deadline_s = self._loop.time() + _FIND_OUT_S
+        try:
+            while not feed.known:
+                assert isinstance(feed.log, DistantLog)
+                known = self._loop.create_task(feed.log.known.wait())
+                left_s = max(0.0, deadline_s - self._loop.time())
+                done, _ = await asyncio.wait([known, leaving], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                known.cancel()
+                if leaving in done:
+                    raise BraidError("SHUTTING_DOWN")
+                if not done:
+                    reason = f"nobody says where {feed.topic.name}/{feed.partition} ends"
+                    raise BraidError("NODE_UNREACHABLE", node="that leads it", reason=reason)
+        finally:
+            leaving.cancel()
+
+    def _guest_leaves(self, feed: Feed) -> None:
+        self._guests[feed] -= 1
+        if not self._guests[feed]:
+            del self._guests[feed]
+            feed.detach(_GUEST)
 
     def feeds(self, topic: Topic) -> list[Feed]:
         return [self.feed(topic, partition) for partition in range(topic.partitions)]
@@ -176,12 +294,12 @@ class Hub:
         for position in positions:
             self._chunk_bytes -= self._chunks.pop((feed, position), 0)
 
-    def warm(self, feed: Feed, cold: Cold) -> None:
+    def warm(self, feed: Feed, cold: Cold | Elsewhere) -> None:
         task = self._loop.create_task(self._warm(feed, cold))
         self._warming.add(task)
         task.add_done_callback(self._warming.discard)
 
-    async def _warm(self, feed: Feed, cold: Cold) -> None:
+    async def _warm(self, feed: Feed, cold: Cold | Elsewhere) -> None:
         try:
             await self._broker.warm(cold)
         finally:

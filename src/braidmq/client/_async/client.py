@@ -16,7 +16,7 @@ from braidmq.client.cipher import ValueCipher
 from braidmq.client.faults import lacks_opcode
 from braidmq.client.models import NO_TIMESTAMP, FetchedBytes, FetchedRecords, PartitionInfo, Record, RecordMetadata, TopicInfo
 from braidmq.client.reading import read_batches, read_items, record_maker
-from braidmq.client.settings import Assignment, ClientSettings, SettingArguments, load_settings, override
+from braidmq.client.settings import Assignment, ClientSettings, ReadFrom, SettingArguments, load_settings, override
 from braidmq.log.attrs import encode_headers
 from braidmq.wire import flymq
 
@@ -370,6 +370,7 @@ class Client:
         fetch_connections: int | None = None,
         assignment: Assignment | None = None,
         session_timeout_s: float | None = None,
+        read_from: ReadFrom | None = None,
     ) -> Consumer:
         """A consumer of all partitions of `topics`, or of the partitions that a mapping names.
 
@@ -380,7 +381,7 @@ class Client:
             "auto_commit": auto_commit, "auto_commit_interval_s": auto_commit_interval_s,
             "max_poll_records": max_poll_records, "prefetch_bytes": prefetch_bytes, "fetch_bytes": fetch_bytes,
             "fetch_wait_ms": fetch_wait_ms, "fetch_connections": fetch_connections, "assignment": assignment,
-            "session_timeout_s": session_timeout_s,
+            "session_timeout_s": session_timeout_s, "read_from": read_from,
         }  # fmt: skip
         names = [topics] if isinstance(topics, str) else topics
         wanted: dict[str, Sequence[int] | None] = dict(names) if isinstance(names, Mapping) else dict.fromkeys(names)

@@ -6,7 +6,8 @@ last question wait, briefly and for another partition each time.
 
 A lost connection is replaced for as long as the consumer lives; the application hears of it when no server has answered for
 the whole time-out. A server that knows only the documented opcodes is polled instead. In a cluster a fetcher belongs to a node;
-partitions that it does not lead any more go to another fetcher (`fetching`), and so do all of them when it does not answer.
+partitions that it does not lead any more go to another fetcher (`fetching`), and so do all of them when it does not answer. Where
+replicas are read from, the same happens when one refuses, and now and then it is looked at which one is right by now.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ IDLE_SECONDS: Final = 1.0
 """How often a fetcher without anything to do looks again, should it have missed a signal."""
 SILENCE_SECONDS: Final = 2.0
 """A node of a cluster that is late by so much with an answer may have hung: another one is asked who leads."""
+RECONSIDER_SECONDS: Final = 10.0
+"""How often somebody who reads from replicas asks which of them are in sync."""
 PASSING_SECONDS_MAX: Final = 0.5
 """Longest pause before a partition that nobody leads is asked for again."""
 
@@ -66,6 +69,8 @@ class Fetcher:
         self._move = move
         self._held: dict[PartitionState, tuple[int, float]] = {}
         """Partitions that nobody leads for the moment: how often that was so, and when they are asked for again."""
+        self._nearest = settings.read_from == "nearest"
+        self._reconsider_s = time.monotonic() + RECONSIDER_SECONDS
         self._dialer = dialer
         self._inbox = inbox
         self._settings = settings
@@ -89,6 +94,9 @@ class Fetcher:
                 if idle:
                     await self._disconnect()
                 await self.room.wait(pause_s)
+                continue
+            if self._nearest and time.monotonic() >= self._reconsider_s:
+                await self._reconsider()
                 continue
             try:
                 await self._round(parts)
@@ -122,6 +130,7 @@ class Fetcher:
 
     async def _find_leaders(self, server: Address) -> None:
         """This node is lost: let its partitions be fetched from whoever leads them now."""
+        self._leaders.set_aside(server)
         self._leaders.forget(server)
         with self._inbox.mutex:
             parts = list(self.parts)
@@ -129,8 +138,21 @@ class Fetcher:
         for part in parts:
             self._move(part, self)
 
-    async def _follow(self, part: PartitionState, fault: BraidError) -> None:
-        """This node does not lead a partition, or not with enough others: find out who does, and ask again later."""
+    async def _reconsider(self) -> None:
+        """Look where these partitions are to be read by now."""
+        with self._inbox.mutex:
+            parts = list(self.parts)
+        await self._leaders.refresh(
+            {part.topic for part in parts}, self._settings.timeout_s, self._stop, age_s=RECONSIDER_SECONDS / 2
+        )
+        self._reconsider_s = time.monotonic() + RECONSIDER_SECONDS
+        for part in parts:
+            self._move(part, self)
+
+    async def _follow(self, server: Address, part: PartitionState, fault: BraidError) -> None:
+        """A node does not lead a partition, or not with enough others: find out who does, and ask again later."""
+        if self._nearest and fault.code == "NOT_LEADER":
+            self._leaders.set_aside(server, part.topic, part.partition)
         told = self._leaders.told(part.topic, part.partition, fault) if fault.code == "NOT_LEADER" else None
         times, _ = self._held.get(part, (0, 0.0))
         if told is None or times:
@@ -149,7 +171,7 @@ class Fetcher:
         for part in parts:
             leader = self._leaders.of(part.topic, part.partition)
             if leader is not None and leader.place != connection.server.place:
-                raise BraidError("CONNECTION_LOST", server=connection.server, reason=f"it is silent, and {leader} leads now")
+                raise BraidError("CONNECTION_LOST", server=connection.server, reason=f"it is silent, and {leader} leads")
 
     # --- from outside
 
@@ -195,7 +217,7 @@ class Fetcher:
         for number, (part, _, offset) in enumerate(asked, 1):
             if batches:
                 wait_ms = self._wait_ms(len(asked)) if number == len(asked) else 0
-                requests.append(FetchBatches(part.topic, part.partition, offset, max_bytes, 1, wait_ms))
+                requests.append(FetchBatches(part.topic, part.partition, offset, max_bytes, 1, wait_ms, self._nearest))
             else:
                 requests.append(Fetch(part.topic, part.partition, offset, self._settings.max_poll_records))
         timeout_s = self._settings.timeout_s + wait_ms / 1000
@@ -240,7 +262,7 @@ class Fetcher:
         for part, generation, offset in out_of_range:
             await self._clamp(connection, part, generation, offset)
         for part, setback in astray:
-            await self._follow(part, setback)
+            await self._follow(connection.server, part, setback)
         return found
 
     async def _read(self, connection: Connection, timeout_s: float, asked: list[tuple[PartitionState, int, int]]) -> Frame:

@@ -4,7 +4,7 @@ A broker that runs alone leads everything, and nothing here is ever asked of it:
 finds that any server will do. What fills it are the nodes of a cluster:
 
     METADATA names a leader by a number that is not 0    so it is a cluster, and CLUSTER_MAP says who leads what
-    NOT_LEADER names the leader's address                which is right until it is said otherwise
+    NOT_LEADER names the leader's address                which is right until it is said otherwise, or comes from a replica
     a node does not answer                               what it led is led by nobody known, and CLUSTER_MAP is asked again
 
 CLUSTER_MAP is CLUSTER_METADATA in the dialect of this client. It is asked on a connection of its own: those that are there may be
@@ -21,6 +21,8 @@ from braidmq.base.errors import BraidError
 from braidmq.client._backend import asyncio as backend
 from braidmq.client.addresses import Address, parse_address
 from braidmq.client.faults import leader_address, server_error
+from braidmq.client.replicas import Replicas
+from braidmq.client.settings import ClientSettings
 from braidmq.client.tracing import log
 from braidmq.wire import flymq
 from braidmq.wire.flymq import Dialect, ErrorReply
@@ -41,6 +43,7 @@ class Leaders:
         """Grows whenever something else is known. It stays 0 with a broker that runs alone."""
         self._dialer = dialer
         self._addresses: dict[tuple[str, int], Address] = {}
+        self._replicas = Replicas()
         self._mutex = backend.Mutex()
         self._asking = backend.Lock()
         self._asked_s: dict[str, float] = {}
@@ -53,6 +56,17 @@ class Leaders:
     def of(self, topic: str, partition: int) -> Address | None:
         """Where a partition's leader is; None where that is not known, and any server may be asked."""
         return self._addresses.get((topic, partition))
+
+    def reader(self, topic: str, partition: int, settings: ClientSettings) -> Address | None:
+        """Where to read a partition; None where that is not known, and any server may be asked."""
+        with self._mutex:
+            chosen = self._replicas.choose(topic, partition, settings.rack) if settings.read_from == "nearest" else None
+            return chosen or self._addresses.get((topic, partition))
+
+    def set_aside(self, address: Address, topic: str = "", partition: int = -1) -> None:
+        """Let nobody read a partition from this node's replica for a while; or nothing at all."""
+        with self._mutex:
+            self._replicas.set_aside(address, topic, partition)
 
     # --- being told
 
@@ -96,12 +110,15 @@ class Leaders:
         if any(part.leader for part in answer.partitions):
             await self.refresh([answer.topic], timeout_s)
 
-    async def refresh(self, topics: Iterable[str], timeout_s: float, stop: backend.Signal | None = None) -> None:
-        """Ask who leads the partitions of these topics, unless that was just done. What cannot be found out now stays unknown."""
+    async def refresh(
+        self, topics: Iterable[str], timeout_s: float, stop: backend.Signal | None = None, age_s: float = ASK_AGAIN_SECONDS
+    ) -> None:
+        """Ask who leads the partitions of these topics, unless that was done within `age_s`. What cannot be found out now stays
+        unknown."""
         wanted = list(topics)
         async with self._asking:
             now_s = time.monotonic()
-            due = [topic for topic in wanted if now_s - self._asked_s.get(topic, -ASK_AGAIN_SECONDS) >= ASK_AGAIN_SECONDS]
+            due = [topic for topic in wanted if now_s - self._asked_s.get(topic, -age_s) >= age_s]
             if not due:
                 return
             try:
@@ -111,7 +128,7 @@ class Leaders:
             self._asked_s.update(dict.fromkeys(due, time.monotonic()))
 
     async def _ask(self, topics: list[str], deadline_s: float, stop: backend.Signal | None) -> None:
-        requests = [encode(flymq.ClusterMap(topic)) for topic in topics]
+        requests = [encode(flymq.ClusterMap(topic, readers=True)) for topic in topics]
         while True:
             connection = await self._dialer.dial(max(MOMENT_S, deadline_s - time.monotonic()), stop)
             try:
@@ -140,11 +157,15 @@ class Leaders:
             log.info("the leaders of %s are not told: %s", topic, server_error(answer.text))
             return
         assert isinstance(answer, flymq.ClusterTopics)
+        readers = [(reader.node, self.address(reader.client_address), reader.rack) for reader in answer.readers]
+        with self._mutex:
+            self._replicas.know_readers((node, address, rack) for node, address, rack in readers if address is not None)
         for described in answer.topics:
             for part in described.partitions:
                 address = self.address(part.leader_address) if part.leader else None
                 key = (described.topic, part.partition)
                 with self._mutex:
+                    self._replicas.know_in_sync(*key, part.in_sync)
                     if address is None:
                         self.version += self._addresses.pop(key, None) is not None
                     elif self._addresses.get(key) != address:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,8 +75,12 @@ class Pipelines:
     # --- what a run says of itself
 
     async def start(self, pipeline: str, mode: str, where: str, *, replace: bool = False) -> flymq.PipelineStarted:
-        """Begin a run; PIPELINE_RUNNING while another one is heard of, unless it is to be replaced."""
-        return await self._asker.ask(flymq.PipelineStart(pipeline, mode, where, replace), flymq.PipelineStarted, again=False)
+        """Begin a run; PIPELINE_RUNNING while another one is heard of, unless it is to be replaced.
+
+        It is one run also where the answer is lost, and the broker is asked again.
+        """
+        request = flymq.PipelineStart(pipeline, mode, where, replace, secrets.token_hex(8))
+        return await self._asker.ask(request, flymq.PipelineStarted)
 
     async def report(self, pipeline: str, run: int, progress: bytes = b"", events: Sequence[tuple[str, str]] = ()) -> str:
         """Say how far a run is; returns what it should do: `run`, `pause`, `stop`, or `replay`, which is to take one."""
@@ -83,4 +88,5 @@ class Pipelines:
         return (await self._asker.ask(request, flymq.PipelineDesired)).desired
 
     async def end(self, pipeline: str, run: int, outcome: str, reason: str = "") -> None:
-        await self._asker.ask(flymq.PipelineEnd(pipeline, run, outcome, reason), flymq.Ok, again=False)
+        """Say what became of a run; to say the same once more changes nothing."""
+        await self._asker.ask(flymq.PipelineEnd(pipeline, run, outcome, reason), flymq.Ok)

@@ -2,8 +2,8 @@
 """All fetchers of a consumer, and which partition is with which.
 
 With a broker that runs alone the partitions are spread over as many connections as the settings allow. In a cluster each is with a
-fetcher of the node that leads it, and moves to another when the lead does: what was fetched stays, and the next fetch is asked of
-whoever leads then.
+fetcher of the node that leads it, or of one that has a replica where the settings say so, and moves to another when that changes:
+what was fetched stays, and the next fetch is asked of whoever it is then.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Fetching:
 
     def begin(self, states: Sequence[PartitionState]) -> None:
         """Fetch these partitions from now on."""
-        by_leader: dict[Address | None, list[PartitionState]] = {}
+        by_server: dict[Address | None, list[PartitionState]] = {}
         for state in states:
-            by_leader.setdefault(self._leaders.of(state.topic, state.partition), []).append(state)
-        share = max(1, self._settings.fetch_connections // max(1, len(by_leader)))
-        for server, parts in by_leader.items():
+            by_server.setdefault(self._leaders.reader(state.topic, state.partition, self._settings), []).append(state)
+        share = max(1, self._settings.fetch_connections // max(1, len(by_server)))
+        for server, parts in by_server.items():
             count = min(len(parts), share)
             for number in range(count):
                 self._add(server, parts[number::count])
@@ -64,8 +64,8 @@ class Fetching:
         return fetcher
 
     def _move(self, part: PartitionState, fetcher: Fetcher) -> None:
-        """Let a partition be fetched from whoever leads it, as far as that is known; else from any server, which may say."""
-        server = self._leaders.of(part.topic, part.partition)
+        """Let a partition be fetched from where it is to be, as far as that is known; else from any server, which may say."""
+        server = self._leaders.reader(part.topic, part.partition, self._settings)
         with self._inbox.mutex:
             if server == fetcher.server or part not in fetcher.parts or fetcher not in self._fetchers:
                 return

@@ -349,7 +349,7 @@ class Producer:
             return
         leader = self._leaders.of(lane.topic, lane.partition)
         link = self._link(leader)
-        if not lane.in_flight and not self.closed:
+        if not lane.in_flight and not self._stop.is_set():
             self._outbox.move(lane, link)
             link.work.set()
             self._timer.set()

@@ -33,8 +33,8 @@ TICK_SECONDS: Final = 0.25
 """How often time-outs are looked after while nothing else happens."""
 RETRY_SECONDS: Final = 0.1
 """Pause before a batch that the server refused for the moment goes again."""
-SETBACKS_COUNTED_MAX: Final = 3
-"""The pause doubles so often while a cluster is not ready."""
+SETBACKS_COUNTED_MAX: Final = 2
+"""The pause doubles so often while a cluster is not ready: it must not last longer than what it waits for."""
 SILENCE_SECONDS: Final = 2.0
 """A node of a cluster that has not answered for so long may have hung: another one is asked who leads."""
 _monotonic: Final = time.monotonic

@@ -36,6 +36,10 @@ class Followed:
     epoch: int
     in_sync: bool
     """Whether its records are waited for; others are copied as fast as the throttle allows."""
+    current: bool = False
+    """Whether the leader said, when it was last heard, that this log continues in its own and that readers see as much here."""
+    said_s: float = float("-inf")
+    """When that was asked which the leader last answered with a word about this partition."""
 
 
 class Follower:
@@ -54,6 +58,8 @@ class Follower:
         """Records that a partition lacks which catches up."""
         self._session = 0
         self._number = 0
+        self._asked_s = self._all_said_s = float("-inf")
+        """When that was asked which the leader answered last, and last with all that it had to say: that was true then."""
         self._work = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._ended)
@@ -85,6 +91,14 @@ class Follower:
         self._parts[key].in_sync = in_sync
         if in_sync:
             self._lacks(key, 0)
+
+    def is_fresh(self, key: LogKey) -> bool:
+        """Whether readers see here what they saw at the leader a moment ago."""
+        part = self._parts.get(key)
+        if part is None or not part.current or not part.in_sync or part.log.failure is not None:
+            return False
+        known_s = max(self._all_said_s, part.said_s)
+        return self._replication.clock.monotonic() - known_s <= self._replication.settings.fresh_s
 
     def _lacks(self, key: LogKey, records: int) -> None:
         """Let the throttle know how far a partition is behind."""
@@ -128,6 +142,8 @@ class Follower:
         self._forgotten.clear()
         self._places.clear()
         self._changed = dict.fromkeys(self._parts)
+        for part in self._parts.values():
+            part.current = False
 
     async def _fetch(self) -> None:
         settings = self._replication.settings
@@ -167,6 +183,7 @@ class Follower:
             [place for _, place in asked.values()], forgotten,
         )  # fmt: skip
         timeout_s = settings.wait_s + settings.answer_s
+        asked_s = self._replication.clock.monotonic()
         payload = await self._replication.transport.call(self._leader, ClusterOp.REPLICA_FETCH, [request.encode()], timeout_s)
         session, parts = decode_answer(payload)
         if not session or (self._session and session != self._session):
@@ -174,7 +191,13 @@ class Follower:
             return
         self._session = session
         self._number += 1
+        self._asked_s = asked_s
         self._places.update(asked)
+        if sum(said.size for said in parts) < settings.fetch_bytes:
+            # The leader looked at all of them, and has nothing to add to those that it does not name.
+            self._all_said_s = asked_s
+            for part, _ in asked.values():
+                part.current = True
         await self._take(parts)
 
     async def _take(self, parts: list[Part]) -> None:
@@ -187,6 +210,7 @@ class Follower:
                 # Something else was assigned meanwhile, and will be asked for.
                 continue
             _, place = known
+            part.current = said.verdict is Verdict.DATA and part.current
             if part.log.removed or (part.log.log_end, part.epoch) != (place.end, place.epoch):
                 self._again(said.key)
             elif said.verdict is Verdict.FENCED:
@@ -201,6 +225,7 @@ class Follower:
             outcome = await self._committed()
             for part, said in staged:
                 if part.log in outcome.failures:
+                    part.current = False
                     self._again_later(said.key)
                 elif self._parts.get(said.key) is part:
                     self._see(said, part)
@@ -216,6 +241,7 @@ class Follower:
             part.log.stage_replica(b"".join(said.data))
         except BraidError as error:
             logger.error("%s/%d cannot be copied from %s: %s", part.log.topic, part.log.partition, self._leader, error)
+            part.current = False
             self._again_later(said.key)
             return False
         self._replication.commit.touch(part.log)
@@ -236,6 +262,8 @@ class Follower:
         if not part.in_sync:
             self._lacks(said.key, said.watermark - part.log.log_end)
         part.log.advance_to(said.watermark)
+        part.current = part.log.high_watermark >= said.watermark
+        part.said_s = self._asked_s
         self._replication.started_at(said.key, said.log_start)
 
     async def _correct(self, said: Part, part: Followed) -> None:

@@ -53,6 +53,10 @@ class LedPartition:
         self.unsure = False
         """Whether the outcome of a proposal is unknown."""
         self.altering = False
+        self.setbacks = 0
+        """How often in a row an outcome stayed unknown."""
+        self._left_s: dict[str, float] = {}
+        """When replicas left the isr."""
 
     # --- what the log tells
 
@@ -68,7 +72,9 @@ class LedPartition:
         """The same epoch, with other replicas or another isr."""
         if state.version != self.state.version:
             # Whatever was proposed was proposed for the version before, and is refused now if it did not happen.
-            self.proposed, self.unsure = (), False
+            self.proposed, self.unsure, self.setbacks = (), False, 0
+        now_s = self._replication.clock.monotonic()
+        self._left_s.update((node, now_s) for node in self.state.isr if node not in state.isr)
         self.state = state
         self._check_replicas(self._replication.min_insync(self.key))
         self.advance()
@@ -137,6 +143,10 @@ class LedPartition:
             progress.heard_s, progress.log_end_then = now_s, log_end
         self.advance()
 
+    def misses(self, node: str) -> bool:
+        """Whether the partition takes nothing for want of replicas, and this one may help: nobody waits for the next look then."""
+        return node not in self.state.isr and len(self.state.isr) < self._replication.min_insync(self.key) and not self.unsure
+
     @property
     def _needed_end(self) -> int:
         """What a replica must have to come in: all that readers see, and all that was there when this epoch began."""
@@ -154,5 +164,6 @@ class LedPartition:
                 if now_s - (self.began_s if progress is None else progress.caught_up_s) <= lag_s:
                     wanted.append(node)
             elif progress is not None and now_s - progress.caught_up_s <= lag_s and progress.end >= self._needed_end:
-                wanted.append(node)
+                # Whoever left has to be heard again: one that is dead had everything a moment ago.
+                wanted += [node] if progress.caught_up_s > self._left_s.get(node, -1.0) else []
         return tuple(wanted)

@@ -212,12 +212,17 @@ class Replication:
         for key in request.forgotten:
             session.places.pop(key, None)
             session.news.pop(key, None)
+        missed: list[LedPartition] = []
         for place in request.places:
             session.places[place.key] = place
             session.news[place.key] = None
             led = self._led.get(place.key)
             if led is not None and led.judge(place) is None:
                 led.heard(node, place, now_s)
+                if led.misses(node):
+                    missed.append(led)
+        if missed:
+            self._look_at_each(missed)
         parts = await self._gathered(session, request.bytes_max)
         if not parts and request.wait_ms:
             session.woken.clear()
@@ -307,14 +312,30 @@ class Replication:
 
     def look_at_isrs(self) -> None:
         """Have it agreed who is in sync, where that is not what is known."""
-        now_s = self.clock.monotonic()
-        for key, led in list(self._led.items()):
+        self._look_at_each(list(self._led.values()))
+
+    def _look_at_each(self, some: list[LedPartition]) -> None:
+        if any(led.key[0] == 0 for led in some):
+            self._look_at([led for key, led in self._led.items() if key[0] == 0])
+        for led in some:
+            if led.key[0] != 0:
+                self._look_at([led])
+
+    def _look_at(self, together: list[LedPartition]) -> None:
+        """The same for one log, or for logs that have one state together, as the broker's own: a replica comes in when it has all
+        of each, and from then on each of them waits for it."""
+        now_s, before = self.clock.monotonic(), together[0].state
+        for led in together:
             self._refresh(led)
-            wanted = led.wanted_isr(now_s, self.settings.lag_s)
-            # An outcome that is unknown has to become known, also where nothing else is wanted: until then a replica counts
-            # that may never come back.
-            if not led.altering and (led.unsure or set(wanted) != set(led.state.isr)) and led.log.failure is None:
-                self._propose(key, led, wanted)
+            busy = led.altering or led.log.failure is not None or led.state != before
+            if busy or self._stopped or self._led.get(led.key) is not led:
+                return
+        wanted, *others = [led.wanted_isr(now_s, self.settings.lag_s) for led in together]
+        isr = tuple(node for node in wanted if all(node in other for other in others))
+        # An outcome that is unknown has to become known, also where nothing else is wanted: until then a replica counts that may
+        # never come back.
+        if set(isr) != set(before.isr) or any(led.unsure for led in together):
+            self._propose(together, isr)
 
     def _refresh(self, led: LedPartition) -> None:
         """Followers that have everything say nothing more of a partition; that they ask at all is enough."""
@@ -326,34 +347,54 @@ class Replication:
             if progress.end >= led.log.log_end:
                 progress.caught_up_s = max(progress.caught_up_s, session.heard_s)
 
-    def _propose(self, key: LogKey, led: LedPartition, isr: tuple[str, ...]) -> None:
-        led.proposed = (*led.proposed, *(node for node in isr if node not in led.proposed))
-        led.altering = True
-        self._keep(self._altered(key, led, isr))
+    def _propose(self, together: list[LedPartition], isr: tuple[str, ...]) -> None:
+        for led in together:
+            led.proposed = (*led.proposed, *(node for node in isr if node not in led.proposed))
+            led.altering = True
+        self._keep(self._altered(together, isr))
 
-    async def _altered(self, key: LogKey, led: LedPartition, isr: tuple[str, ...]) -> None:
-        before = led.state
+    async def _altered(self, together: list[LedPartition], isr: tuple[str, ...]) -> None:
+        key, before = together[0].key, together[0].state
         try:
             state = await self._alter_isr(key, before, isr)
         except BraidError as error:
             logger.info("the isr of %s stays unknown: %s", key, error)
             state = None
-        led.altering = False
+        for led in together:
+            led.altering = False
+        led = together[0]
         if self._led.get(key) is not led or led.state != before:
             return
         if state is None:
-            led.unsure = True
+            self._settle_soon(together)
         elif _age(state) > _age(before):
             logger.info("%s/%d: in sync are %s", led.log.topic, led.log.partition, ", ".join(state.isr))
-            self.assign(key, state)
-        elif not led.unsure:
-            led.proposed = ()
-            led.advance()
+            for led in together:
+                self.assign(led.key, state)
+        else:
+            for led in together:
+                if not led.unsure:
+                    led.proposed = ()
+                    led.advance()
+
+    def _settle_soon(self, together: list[LedPartition]) -> None:
+        """Whoever was proposed counts until it is known what came of it, and may be gone: find out. Not all at once and for ever
+        where nobody answers."""
+        for led in together:
+            led.unsure = True
+            led.setbacks += 1
+        pause_s = min(self.settings.settle_s * 2.0 ** min(together[0].setbacks - 1, 10), self.settings.lag_s / 4)
+        asyncio.get_running_loop().call_later(pause_s, self._look_at, together)
 
     # --- telling
 
     def leads(self, log: PartitionLog) -> bool:
         return any(led.log is log for led in self._led.values())
+
+    def is_fresh(self, key: LogKey) -> bool:
+        """Whether this node follows a partition in sync, and so closely that readers may be served from its copy."""
+        follower = self._followers.get(self._followed.get(key, ""))
+        return follower is not None and follower.is_fresh(key)
 
     def progress(self, key: LogKey) -> dict[str, Any]:
         """How far a partition's replicas are, as this node knows it."""

@@ -11,12 +11,17 @@ from braidmq.base import limits
 class ReplicationSettings:
     lag_s: float = 10.0
     """How long a replica may lack something that the leader has before it is not in sync any more."""
+    fresh_s: float = 2.0
+    """How long ago a follower may have heard from its leader for readers to be served here: a copy that stands still tells them
+    nothing new, and they would not notice."""
     wait_s: float = 0.1
     """How long a leader holds a fetch back that it has nothing for."""
     answer_s: float = 3.0
     """How long a follower waits for an answer, beyond that."""
     retry_s: float = 0.05
     """When a follower asks again after a leader could not be reached, or did not know yet that it leads."""
+    settle_s: float = 0.2
+    """When a leader asks again what came of its word on who is in sync; each time later, up to a quarter of `lag_s`."""
     partition_bytes: int = 1 * limits.MIB
     """Most that a fetch brings of one partition, but at least a batch."""
     fetch_bytes: int = 8 * limits.MIB

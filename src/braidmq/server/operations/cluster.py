@@ -78,7 +78,12 @@ def cluster_metadata(caller: Caller, request: flymq.ClusterMetadata | flymq.Clus
     broker = caller.broker
     names = [request.topic] if request.topic else broker.security.authorizer.visible(caller.principal, broker.topic_names())
     topics = tuple(_described(caller, broker.topic(name)) for name in names)
-    return respond(caller, request, flymq.ClusterTopics(_CLUSTER if broker.peers is None else broker.peers.cluster_id, topics))
+    peers = broker.peers
+    if peers is None:
+        return respond(caller, request, flymq.ClusterTopics(_CLUSTER, topics))
+    asked = isinstance(request, flymq.ClusterMap) and request.readers
+    readers = (flymq.ReplicaReader(row.name, row.client_address, row.about.get("rack", "")) for row in peers.readers() if asked)
+    return respond(caller, request, flymq.ClusterTopics(peers.cluster_id, topics, tuple(readers)))
 
 
 def _described(caller: Caller, topic: Topic) -> flymq.ClusterTopic:

@@ -70,7 +70,7 @@ async def pipeline_remove(caller: Caller, request: flymq.PipelineRemove) -> Answ
 
 async def pipeline_start(caller: Caller, request: flymq.PipelineStart) -> Answer:
     pipelines = caller.broker.pipelines
-    run = await pipelines.start(request.pipeline, request.mode, request.where, replace=request.replace)
+    run = await pipelines.start(request.pipeline, request.mode, request.where, replace=request.replace, token=request.token)
     note(caller, "pipeline.start", request.pipeline, "start", run=str(run.number), mode=run.mode)
     return respond(caller, request, flymq.PipelineStarted(run.number, pipelines.table.get(request.pipeline).desired))
 

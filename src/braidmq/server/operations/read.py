@@ -21,6 +21,8 @@ _U64 = struct.Struct(">Q")
 _V126_FETCH = struct.Struct(">IQ")
 _TRACED_BYTES_MAX: Final = 256 * limits.KIB
 """Of an answer with rows, how much is looked at for contexts."""
+_REPLICA_WAIT_S: Final = 1.0
+"""Longest wait at a replica: after it, whether the copy still is as new as it has to be is looked at again."""
 
 
 def consume(caller: Caller, request: flymq.Consume) -> Outcome:
@@ -124,8 +126,10 @@ def _offsets(rows: Rows) -> Iterator[int]:
 
 
 def fetch_batches(caller: Caller, request: flymq.FetchBatches) -> Outcome:
-    log = caller.broker.partition(request.topic, request.partition, "PARTITION_NOT_FOUND")
+    log = _fetched_log(caller, request)
     if not log.log_start <= request.offset <= log.reach:
+        # What a replica has not, its leader may have, and knows for certain whether it is out of range.
+        _check_leads(caller, request)
         raise BraidError(
             "OFFSET_OUT_OF_RANGE", offset=request.offset, topic=request.topic, partition=request.partition,
             oldest=log.log_start, newest=log.high_watermark,
@@ -141,11 +145,22 @@ def fetch_batches(caller: Caller, request: flymq.FetchBatches) -> Outcome:
 async def _fetch_batches_later(
     caller: Caller, request: flymq.FetchBatches, log: PartitionLog, bytes_max: int, bytes_min: int
 ) -> Answer:
-    wait_s = min(request.max_wait_ms / 1000, limits.LONG_POLL_SECONDS_MAX)
+    wait_s = min(request.max_wait_ms / 1000, _REPLICA_WAIT_S if request.from_replica else limits.LONG_POLL_SECONDS_MAX)
     read = await caller.broker.read_batches(log, request.offset, bytes_max, bytes_min, wait_s)
+    if log.removed or (request.from_replica and not read.size):
+        # The topic is gone, or this node's part of it; or nothing came for the reason that this copy stands still.
+        log = _fetched_log(caller, request)
     if log.removed:
         raise BraidError("TOPIC_NOT_FOUND", topic=request.topic)
     return _fetched_batches(caller, request, log, read)
+
+
+def _fetched_log(caller: Caller, request: flymq.FetchBatches) -> PartitionLog:
+    return caller.broker.partition(request.topic, request.partition, "PARTITION_NOT_FOUND", replica=request.from_replica)
+
+
+def _check_leads(caller: Caller, request: flymq.FetchBatches) -> None:
+    caller.broker.partition(request.topic, request.partition, "PARTITION_NOT_FOUND")
 
 
 def _fetched_batches(caller: Caller, request: flymq.FetchBatches, log: PartitionLog, read: Batches) -> Answer:

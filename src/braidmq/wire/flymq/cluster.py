@@ -8,7 +8,21 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK
-from braidmq.wire.flymq.layout import BOOL, BYTES, PAIR, STR, TRAILING_STR, U32, U64, Layout, Many, OnlyV126, WireType, asked
+from braidmq.wire.flymq.layout import (
+    BOOL,
+    BYTES,
+    PAIR,
+    STR,
+    TRAILING_STR,
+    U32,
+    U64,
+    Extended,
+    Layout,
+    Many,
+    OnlyV126,
+    WireType,
+    asked,
+)
 from braidmq.wire.flymq.opcodes import Op
 from braidmq.wire.shape import shape
 
@@ -43,6 +57,8 @@ class ClusterMap:
     op: ClassVar[Op] = Op.CLUSTER_MAP
     topic: str = ""
     """Empty means all."""
+    readers: bool = False
+    """Whether the answer is to say which nodes serve readers from their replicas, too."""
 
 
 @shape
@@ -104,9 +120,20 @@ class ClusterTopic:
 
 
 @shape
+class ReplicaReader:
+    """A node that is there, and lets readers read from its replicas in sync."""
+
+    node: str
+    client_address: str
+    rack: str
+
+
+@shape
 class ClusterTopics:
     cluster: str
     topics: tuple[ClusterTopic, ...]
+    readers: tuple[ReplicaReader, ...] = ()
+    """Only in answers to CLUSTER_MAP, where they were asked for."""
 
 
 @shape
@@ -138,16 +165,15 @@ _PARTITION: Final = Layout(
     in_sync=Many(STR),
 )
 
-_TOPICS: Final = Layout(
-    ClusterTopics, cluster=STR, topics=Many(Layout(ClusterTopic, topic=STR, partitions=Many(_PARTITION)))
-)
+_DESCRIBED: Final = Many(Layout(ClusterTopic, topic=STR, partitions=Many(_PARTITION)))
+_READERS: Final = Many(Layout(ReplicaReader, node=STR, client_address=STR, rack=STR))
 
 REQUESTS: Final[dict[int, WireType[Any]]] = {
     Op.CLUSTER_JOIN: Layout(ClusterJoin, peer=STR),
     Op.CLUSTER_LEAVE: Layout(ClusterLeave),
     Op.CLUSTER_STATUS: Layout(ClusterStatus),
     Op.CLUSTER_METADATA: OnlyV126(Layout(ClusterMetadata, topic=TRAILING_STR)),
-    Op.CLUSTER_MAP: Layout(ClusterMap, topic=STR),
+    Op.CLUSTER_MAP: Extended(ClusterMap, {"readers": BOOL}, topic=STR),
     Op.CLUSTER_STEER: Layout(ClusterSteer, verb=STR, words=Many(STR)),
     Op.TOPIC_CONFIG: Layout(TopicConfig, topic=STR, properties=asked(PAIR)),
 }
@@ -156,8 +182,8 @@ RESPONSES: Final[dict[int, WireType[Any]]] = {
     Op.CLUSTER_JOIN: OK,
     Op.CLUSTER_LEAVE: OK,
     Op.CLUSTER_STATUS: Layout(ClusterState, cluster=STR, node=STR, leader=STR, role=STR, nodes=Many(_NODE)),
-    Op.CLUSTER_METADATA: _TOPICS,
-    Op.CLUSTER_MAP: _TOPICS,
+    Op.CLUSTER_METADATA: Layout(ClusterTopics, cluster=STR, topics=_DESCRIBED),
+    Op.CLUSTER_MAP: Extended(ClusterTopics, {"readers": _READERS}, cluster=STR, topics=_DESCRIBED),
     Op.CLUSTER_STEER: Layout(Steered, document=BYTES),
     Op.TOPIC_CONFIG: Layout(TopicProperties, properties=Many(PAIR)),
 }

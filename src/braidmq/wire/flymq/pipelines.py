@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from braidmq.wire.flymq.answers import OK
-from braidmq.wire.flymq.layout import BOOL, BYTES, I64, PAIR, STR, U32, Layout, Many, WireType, asked
+from braidmq.wire.flymq.layout import BOOL, BYTES, I64, PAIR, STR, U32, Extended, Layout, Many, WireType, asked
 from braidmq.wire.flymq.opcodes import Op
 from braidmq.wire.shape import shape
 
@@ -58,6 +58,8 @@ class PipelineStart:
     mode: str
     where: str
     replace: bool = False
+    token: str = ""
+    """The same in each try to begin one run, so that a try whose answer was lost may be repeated; empty where none will be."""
 
 
 @shape
@@ -172,7 +174,7 @@ REQUESTS: Final[dict[int, WireType[Any]]] = {
     Op.PIPELINE_GET: Layout(PipelineGet, pipeline=STR),
     Op.PIPELINE_STEER: Layout(PipelineSteer, pipeline=STR, desired=STR),
     Op.PIPELINE_REMOVE: Layout(PipelineRemove, pipeline=STR),
-    Op.PIPELINE_START: Layout(PipelineStart, pipeline=STR, mode=STR, where=STR, replace=BOOL),
+    Op.PIPELINE_START: Extended(PipelineStart, {"token": STR}, pipeline=STR, mode=STR, where=STR, replace=BOOL),
     Op.PIPELINE_REPORT: Layout(PipelineReport, pipeline=STR, run=U32, progress=BYTES, events=asked(PAIR)),
     Op.PIPELINE_END: Layout(PipelineEnd, pipeline=STR, run=U32, outcome=STR, reason=STR),
 }

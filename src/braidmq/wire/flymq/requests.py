@@ -33,7 +33,22 @@ from braidmq.wire.flymq import (
     users,
 )
 from braidmq.wire.flymq.dialect import Dialect
-from braidmq.wire.flymq.layout import BYTES, BYTES_VIEW, I32, STR, STR8, TRAILING_STR, U32, U64, Layout, Sink, Source, WireType
+from braidmq.wire.flymq.layout import (
+    BOOL,
+    BYTES,
+    BYTES_VIEW,
+    I32,
+    STR,
+    STR8,
+    TRAILING_STR,
+    U32,
+    U64,
+    Extended,
+    Layout,
+    Sink,
+    Source,
+    WireType,
+)
 from braidmq.wire.flymq.opcodes import Op
 from braidmq.wire.shape import shape
 
@@ -153,6 +168,8 @@ class FetchBatches:
     max_bytes: int
     min_bytes: int
     max_wait_ms: int
+    from_replica: bool = False
+    """Whether a replica in sync may answer, where it serves readers, and not the leader alone."""
 
 
 CoreRequest = (
@@ -271,8 +288,15 @@ _CORE: Final[dict[int, WireType[Any]]] = {
         partial(Fetch, binary=True), topic=STR, partition=I32, offset=U64, max_messages=I32, filter=_FILTER
     ),
     Op.PRODUCE_BATCH: Layout(ProduceBatch, topic=STR, partition=I32, batch=BYTES_VIEW),
-    Op.FETCH_BATCHES: Layout(
-        FetchBatches, topic=STR, partition=I32, offset=U64, max_bytes=U32, min_bytes=U32, max_wait_ms=U32
+    Op.FETCH_BATCHES: Extended(
+        FetchBatches,
+        {"from_replica": BOOL},
+        topic=STR,
+        partition=I32,
+        offset=U64,
+        max_bytes=U32,
+        min_bytes=U32,
+        max_wait_ms=U32,
     ),
 }
 
