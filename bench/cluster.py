@@ -17,45 +17,14 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cluster_acks
 import cluster_catch_up
 import cluster_failover
 import cluster_partitions
-from cluster_nodes import single_broker, three_nodes
-
-from braidmq.client import sync
-
-RECORD = b"x" * 200
-SECONDS = 5.0
-
-
-def rate(servers: str, topic: str, seconds: float) -> float:
-    """Records a second that one producer has acknowledged."""
-    with sync.connect(servers) as client:
-        client.create_topic(topic, 6)
-        with client.producer() as producer:
-            for _ in range(1000):
-                producer.send(topic, RECORD)
-            producer.flush()
-            began, sent = time.perf_counter(), 0
-            while time.perf_counter() - began < seconds:
-                for _ in range(500):
-                    producer.send(topic, RECORD)
-                sent += 500
-            producer.flush()
-            return sent / (time.perf_counter() - began)
-
-
-def measure_acks(directory: Path, port: int) -> dict[str, Any]:
-    with single_broker(directory, port):
-        single = rate(f"127.0.0.1:{port}", "acks", SECONDS)
-    with three_nodes(directory, port + 100) as nodes:
-        three = rate(nodes[0].at("flymq"), "acks", SECONDS)
-    return {"single_fsync_per_s": round(single), "three_quorum_per_s": round(three), "ratio": round(three / single, 3)}
 
 
 def main() -> int:
@@ -66,7 +35,7 @@ def main() -> int:
     parser.add_argument("--first-port", type=int, default=21090, help="first port; 400 from there on are used [21090]")
     parser.add_argument("--keep", action="store_true", help="do not remove the data and logs of the nodes")
     modes: dict[str, Callable[[Path, int], dict[str, Any]]] = {
-        "acks": measure_acks,
+        "acks": cluster_acks.measure,
         "failover": lambda directory, port: cluster_failover.measure(directory, port, args.kills),
         "hangs": lambda directory, port: cluster_failover.measure(directory, port, args.kills, hang=True),
         "partitions": lambda directory, port: cluster_partitions.measure(directory, port, args.partitions),
