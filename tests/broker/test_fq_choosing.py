@@ -15,6 +15,7 @@ from braidmq.broker.fq_queue import FqQueue
 from braidmq.broker.machines import TOPICS
 from braidmq.broker.push import Feed, Overflow, Span
 from braidmq.broker.topics import Topic
+from braidmq.log.partition_replica import CLOSED_GATE
 from braidmq.server.fq_intake import Incoming, Intake
 from braidmq.wire.fq.auth import QueueDetail
 from braidmq.wire.fq.messages import MessageReader, encode_tail
@@ -86,6 +87,32 @@ def test_a_binding_holds_for_what_comes_after_it_and_before_its_end() -> None:
         queue.add_consumer(client)
         assert client.payloads == numbered(2, 4, 12, 20)
         assert queue.cursors == {}, "nothing is bound, and nothing is left"
+
+    run_broker(work)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_transient_binding_holds_when_its_queue_moves_and_ends_when_its_node_is_lost(given: bool) -> None:
+    async def work(broker: Broker) -> None:
+        topic = await broker.create_topic("ex", 1)
+        detail = QueueDetail(b"q", "disk", private=False, permanent=True)
+        queue, client = await opened(broker, detail, b"prefix:")
+        broker.fq.leave(queue, client)
+        await put(broker, topic, numbered(0, 1))
+        # A replica may not know yet that readers saw everything it has.
+        log = broker.log_of(topic, 0)
+        log.gate = CLOSED_GATE
+        await put(broker, topic, numbered(2, 3))
+        assert log.high_watermark == 2
+        broker.fq.end(queue.group)
+        await broker.fq.begin(queue.group, given=given)
+        log.advance_to(4)
+        log.gate = None
+        await put(broker, topic, numbered(4, 5))
+        queue = await broker.fq.attach(detail, client)
+        queue.add_consumer(client)
+        await settled(broker)
+        assert client.payloads == numbered(*range(6 if given else 4))
 
     run_broker(work)
 

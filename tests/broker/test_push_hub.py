@@ -1,14 +1,21 @@
-"""What publishers are told about subscribers: every change of it has to reach those who remember topics."""
+"""What publishers are told about subscribers: every change of it has to reach those who remember topics. And what a hub has begun
+for its readers: all of it comes to an end, also where other nodes do not answer."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 from work_bench import run_broker
 
+from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
-from braidmq.broker.push import Hub
+from braidmq.broker.peers import PartitionReading, Peers
+from braidmq.broker.push import Feed, Hub
+from braidmq.broker.push.distant_log import DistantLog
+from braidmq.broker.topics import Topic
 
 Says = Callable[[Hub, int, bool], None]
 
@@ -45,3 +52,61 @@ def test_whoever_waits_for_a_blocked_topic_is_called_once_it_is_open() -> None:
 
     run_broker(script)
     assert called == ["open"]
+
+
+class Others:
+    """Nodes that say once where a partition ends; whatever else they are asked they refuse, or leave without an answer."""
+
+    def __init__(self, *, refuse: bool) -> None:
+        self._refuse = refuse
+        self._said = False
+
+    async def read(
+        self, topic: Topic, partition: int, offset: int, bytes_max: int, wait_s: float, *, raw: bool
+    ) -> PartitionReading:
+        if not self._said:
+            self._said = True
+            return PartitionReading(0, 5, 0, b"")
+        if not self._refuse:
+            await asyncio.Event().wait()
+        raise BraidError("NOT_LEADER", reason="no leader elected")
+
+
+class Insistent:
+    """A reader that reads whenever it is woken."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        """Set when there was something to read."""
+
+    def wake(self, feed: Feed) -> None:
+        assert feed.read(0, self) is None
+        if feed.tail:
+            self.asked.set()
+
+    def feed_closed(self, feed: Feed) -> None: ...
+
+    def feed_failed(self, feed: Feed, error: BraidError) -> None: ...
+
+
+@pytest.mark.parametrize("refuse", [True, False])
+def test_nothing_is_brought_from_other_nodes_once_the_hub_has_stopped(refuse: bool) -> None:
+    async def script(broker: Broker) -> None:
+        hub = broker.push
+        feed = hub.feed(await broker.create_topic("t", 1), 0)
+        reader = Insistent()
+        feed.attach(reader)
+        before = asyncio.all_tasks()
+        others = cast(Peers, Others(refuse=refuse))
+        distant = DistantLog(others, feed.topic, 0, hub.steady_ms, lambda: True, lambda _: False)
+        feed.read_from(distant)
+        await reader.asked.wait()
+        assert len(asyncio.all_tasks() - before) == 2, "one asks where it ends, one brings what is there"
+        await hub.stop()
+        assert asyncio.all_tasks() <= before
+        # Whoever reads all the same begins nothing, however it came to do so.
+        feed.warmed()
+        reader.wake(feed)
+        assert asyncio.all_tasks() <= before
+
+    run_broker(script)

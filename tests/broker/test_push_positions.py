@@ -112,3 +112,25 @@ def test_what_could_not_be_written_is_written_later(caplog: pytest.LogCaptureFix
         await broker.stop()
 
     asyncio.run(conversation())
+
+
+def test_what_this_node_does_not_serve_is_not_written_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has left the cluster serves nothing: to ask whoever leads the journals would only hold up its end."""
+
+    async def script() -> None:
+        broker = await started(FaultyDisk())
+        topic = await broker.create_topic("t", 1)
+        positions = broker.push.positions
+        reader = Reader("r", {broker.push.feed(topic, 0): 3})
+        with monkeypatch.context() as patch:
+            patch.setattr(type(broker.push.serving), "alone", False)
+            patch.setattr(broker, "post_offsets", lambda command: pytest.fail(f"asked for {command}"))
+            await positions.commit(reader)
+            positions.moved(reader)
+            await positions.stop()
+        # It is noted and not written by itself: no timer is left that would.
+        positions.moved(reader)
+        assert positions._timer is None
+        await broker.stop()
+
+    asyncio.run(script())

@@ -164,7 +164,9 @@ class _Lane:
                 offset, _, timestamp, _ = await broker.peers.produce(self._topic, self._partition, batch)
                 return offset, timestamp
             except BraidError as error:
-                if error.code not in _RETRIED or broker.clock.monotonic() >= deadline_s:
+                # A topic that is here was made, and a leader that does not know it is about to learn of it.
+                behind = error.code == "TOPIC_NOT_FOUND" and broker.topics.by_id(self._topic.id) is not None
+                if not (behind or error.code in _RETRIED) or broker.clock.monotonic() >= deadline_s:
                     raise
             await asyncio.sleep(_AGAIN_S)
 

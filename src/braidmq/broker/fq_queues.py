@@ -76,7 +76,7 @@ class FqQueues:
         self._members_max = members_max
         if self._serving.alone:
             for stored in self.table.all():
-                self._restore(stored)
+                self._restore(stored, restarted=True)
         else:
             self._serving.own(GROUP_PREFIX[:-1], self)
         return True
@@ -95,12 +95,12 @@ class FqQueues:
     def kept(self) -> list[str]:
         return [queue_group(stored.detail.name) for stored in self.table.all()]
 
-    async def begin(self, group: str) -> None:
+    async def begin(self, group: str, *, given: bool) -> None:
         stored = self.table.get(_name_of(group))
         if stored is not None:
             await self._find_out([kept.exchange for kept in stored.bindings])
             if stored.detail.name not in self._queues:
-                self._restore(stored)
+                self._restore(stored, restarted=not given)
 
     def end(self, group: str) -> None:
         queue = self._queues.get(_name_of(group))
@@ -122,7 +122,8 @@ class FqQueues:
         if queue is not None and queue.kept:
             await self._broker.push.positions.commit(queue)
 
-    def _restore(self, stored: StoredQueue) -> None:
+    def _restore(self, stored: StoredQueue, *, restarted: bool) -> None:
+        """Go on with a queue; `restarted` says that the broker is gone that it was served by."""
         queue = self._make(stored.detail)
         queue.permanent = True
         for kept in stored.bindings:
@@ -136,9 +137,9 @@ class FqQueues:
                 self._new_route(), kept.exchange, program, peer=kept.peer, permanent=kept.permanent, begins=kept.begins,
                 ends=kept.ends,
             )  # fmt: skip
-            if not binding.permanent and binding.ends is None:
+            if restarted and not binding.permanent and binding.ends is None:
                 # It goes with the broker it was made in. What it chose until then is in the queue all the same.
-                binding.ends = self._tails(binding.topic_name) or _NOWHERE
+                binding.ends = self._behind_all(binding.topic_name)
                 self._beside(self._submit(self.table.unbind(queue.detail.name, kept.exchange, kept.program, binding.ends)))
             queue.bind(binding)
             if binding.ends is None:
@@ -385,6 +386,13 @@ class FqQueues:
         if topic is None:
             return None
         return Places(topic.id, {number: self._broker.push.tail(topic, number) for number in range(topic.partitions)})
+
+    def _behind_all(self, topic_name: str) -> Places:
+        """Where a topic's partitions ended at most when a broker was lost."""
+        topic = self._broker.topics.get(topic_name)
+        if topic is None:
+            return _NOWHERE
+        return Places(topic.id, {number: self._broker.push.behind_all(topic, number) for number in range(topic.partitions)})
 
     # --- the journal
 

@@ -50,8 +50,8 @@ class GroupOffsets:
         self._servers: dict[str, Server] = {}
         self._terms = 0
         """Terms up to this one were given out."""
-        self.on_served: Callable[[str, Server], None] | None = None
-        """Told of every group that got another server."""
+        self.on_served: Callable[[str, Server, bool], None] | None = None
+        """Told of every group that got another server, and whether the one before gave it away."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -101,6 +101,11 @@ class GroupOffsets:
         return ["serve", group, node, before]
 
     @staticmethod
+    def give(group: str, node: str, before: int) -> list[Any]:
+        """As `serve`, by the server that the group had: nothing was lost with it, and the group goes on as it is."""
+        return ["give", group, node, before]
+
+    @staticmethod
     def unserve(group: str, term: int) -> list[Any]:
         """Let nobody serve a group any more, if its term is still that."""
         return ["unserve", group, term]
@@ -122,7 +127,8 @@ class GroupOffsets:
         """Carry out one command.
 
         `commit_many` returns whether it was applied (False for a transaction that was applied before), `delete` the topics
-        that had the group, `reserve_generations` the first of them, `serve` and `unserve` who serves the group from then on.
+        that had the group, `reserve_generations` the first of them, `serve`, `give` and `unserve` who serves the group from then
+        on.
         """
         match command:
             case ["commit", int(topic_id), str(group), int(partition), int(offset)]:
@@ -131,10 +137,10 @@ class GroupOffsets:
                 return self._commit_many(rows, transaction)
             case ["commit_served", list(rows), dict(terms)]:
                 return self._commit_many([row for row in rows if self.server(row[1]).term == terms[row[1]]], None)
-            case ["serve", str(group), str(node), int(before)]:
+            case ["serve" | "give", str(group), str(node), int(before)]:
                 if self.server(group).term == before:
                     self._terms += 1
-                    self._set_server(group, Server(node, self._terms))
+                    self._set_server(group, Server(node, self._terms), given=command[0] == "give")
                 return self.server(group)
             case ["unserve", str(group), int(term)]:
                 if self.server(group).term == term:
@@ -168,13 +174,13 @@ class GroupOffsets:
             self._set(topic_id, group, partition, offset)
         return True
 
-    def _set_server(self, group: str, server: Server) -> None:
+    def _set_server(self, group: str, server: Server, *, given: bool = False) -> None:
         if server.node:
             self._servers[group] = server
         else:
             self._servers.pop(group, None)
         if self.on_served is not None:
-            self.on_served(group, server)
+            self.on_served(group, server, given)
 
     def _set(self, topic_id: int, group: str, partition: int, offset: int) -> None:
         offsets = self._groups.get((topic_id, group))

@@ -118,7 +118,7 @@ class Durables:
     def kept(self) -> list[str]:
         return [GROUP_PREFIX + known.name for known in self._table.all()]
 
-    async def begin(self, group: str) -> None:
+    async def begin(self, group: str, *, given: bool) -> None:
         known = self._table.get(group.removeprefix(GROUP_PREFIX))
         if known is not None:
             await self._find_out([self._wanted(known.name, text, kept.options) for text, kept in known.filters.items()], group)

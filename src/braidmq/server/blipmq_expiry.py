@@ -69,6 +69,7 @@ class Expiry:
         self._timer_due_s = 0.0
         """In the loop's time; uvloop's handles do not always tell."""
         self._sweeping: asyncio.Task[None] | None = None
+        self._stopped = False
 
     # --- who reads what
 
@@ -109,7 +110,7 @@ class Expiry:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        if not self._heap or self._sweeping is not None:
+        if not self._heap or self._sweeping is not None or self._stopped:
             return
         delay_s = max(0, self._heap[0][0] - self._service.broker.steady.now_ms() + _STEP_MS) / 1000
         loop = asyncio.get_running_loop()
@@ -172,6 +173,8 @@ class Expiry:
         return read.slices, read.next_offset
 
     async def stop(self) -> None:
+        # What expires from now on is seen to after the next start.
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
         if self._sweeping is not None:

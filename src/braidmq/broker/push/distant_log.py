@@ -84,6 +84,10 @@ class DistantLog:
         # Whoever waits has to look for another one.
         self.known.set()
 
+    async def ended(self) -> None:
+        """Wait until nobody is asked any more."""
+        await asyncio.wait([self._following])
+
     def watch_tail(self, key: object, wake: Callable[[], None]) -> None:
         self._tails[key] = wake
 

@@ -10,6 +10,7 @@ anything and has no room (`full`), and which have one that asked to slow publish
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 
 _WAKES_PER_INTERVAL: Final = 4
+
+logger = logging.getLogger("braidmq.push")
 
 
 class _Guest:
@@ -85,8 +88,11 @@ class Hub:
         """So much of it does not wait."""
         self.blocked_version = 0
         """Grows when a topic becomes blocked, or is not any more."""
-        self._warming: set[asyncio.Task[None]] = set()
+        self._warming: dict[asyncio.Task[None], Cold | Elsewhere] = {}
+        """What is being brought into memory, and by which task."""
         self._leaving = asyncio.Event()
+        self._stopped = False
+        """Whether nobody is woken any more."""
         self._guests: dict[Feed, int] = {}
         """Feeds that somebody is about to read, and how many are."""
         self.positions = Positions(broker)
@@ -106,15 +112,29 @@ class Hub:
     async def leave(self) -> None:
         """Let other nodes serve what this one did, from where it came to; for as long as they can be asked."""
         self._leaving.set()
+        await self._come_to_rest()
         await self.positions.stop()
         await self.serving.leave()
 
     async def stop(self) -> None:
         """Make durable what is kept of subscribers; nobody is served any more."""
+        await self._come_to_rest()
         await self.positions.stop()
-        for feed in self._feeds.values():
-            if isinstance(feed.log, DistantLog):
-                feed.log.close()
+        followed = [feed.log for feed in self._feeds.values() if isinstance(feed.log, DistantLog)]
+        for log in followed:
+            log.close()
+        await asyncio.gather(*(log.ended() for log in followed))
+
+    async def _come_to_rest(self) -> None:
+        """Wake no reader from now on, and wait for what was begun for one. Whoever is woken reads, and to read may begin
+        something anew: nothing of it would come to an end as long as readers are."""
+        self._stopped = True
+        for task, cold in self._warming.items():
+            # What lies on this node's disk is there in a moment, and its files have to stay open for so long. Another node may
+            # never answer.
+            if isinstance(cold, Elsewhere):
+                task.cancel()
+        await asyncio.gather(*self._warming, return_exceptions=True)
 
     # --- feeds
 
@@ -229,6 +249,13 @@ class Hub:
         """The feed of a partition if somebody waits on it."""
         return self._feeds.get((topic_id, partition))
 
+    def behind_all(self, topic: Topic, partition: int) -> int:
+        """Where a partition ended at most when anybody saw it last, on any node. A replica in sync has all of that, but may not
+        know yet how far readers saw."""
+        feed = self._feeds.get((topic.id, partition))
+        log = self._broker.log_of(topic, partition) if feed is None else feed.log
+        return log.high_watermark if isinstance(log, DistantLog) else max(log.high_watermark, log.log_end)
+
     def forget(self, feed: Feed) -> None:
         self._feeds.pop((feed.topic.id, feed.partition), None)
 
@@ -260,6 +287,8 @@ class Hub:
             self._wake_one(feed)
 
     def _wake_one(self, feed: Feed) -> None:
+        if self._stopped:
+            return
         if self.flush_interval_s:
             now_s = self._loop.time()
             if now_s - feed.woken_s >= self.flush_interval_s:
@@ -295,16 +324,25 @@ class Hub:
             self._chunk_bytes -= self._chunks.pop((feed, position), 0)
 
     def warm(self, feed: Feed, cold: Cold | Elsewhere) -> None:
+        """Bring something into memory, and have the feed wake those who asked."""
+        if self._stopped:
+            return
         task = self._loop.create_task(self._warm(feed, cold))
-        self._warming.add(task)
-        task.add_done_callback(self._warming.discard)
+        self._warming[task] = cold
+        task.add_done_callback(self._warmed)
+
+    def _warmed(self, task: asyncio.Task[None]) -> None:
+        del self._warming[task]
+        if not task.cancelled() and task.exception() is not None:
+            # A range that could not be brought in fails in the reader's next read, with the reason.
+            logger.debug("something could not be brought into memory: %s", task.exception())
 
     async def _warm(self, feed: Feed, cold: Cold | Elsewhere) -> None:
         try:
             await self._broker.warm(cold)
         finally:
-            # A range that could not be brought in fails in the reader's next read, with the reason.
-            feed.warmed()
+            if not self._stopped:
+                feed.warmed()
 
     # --- topics that come and go
 
@@ -330,6 +368,8 @@ class Hub:
 
     def topic_created(self, topic: Topic) -> None:
         """A topic is new: nothing was written to it yet."""
+        if self._stopped:
+            return
         for watcher in (*self._by_name.get(topic.name, ()), *self._patterns):
             watcher.topic_created(topic)
 

@@ -47,6 +47,7 @@ class Positions:
         self._moved: dict[Positioned, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def at(self, group: str, feed: Feed) -> int | None:
         """The committed position of a group in a partition; None where it has none."""
@@ -61,6 +62,8 @@ class Positions:
     def moved(self, owner: Positioned) -> None:
         """Its positions are not those that were committed any more; within a second they are."""
         self._moved[owner] = None
+        if self._stopped:
+            return
         if self._timer is None and self._writing is None:
             self._timer = asyncio.get_running_loop().call_later(_COMMIT_SECONDS, self._write)
 
@@ -77,7 +80,8 @@ class Positions:
                 raise
 
     async def stop(self) -> None:
-        """Write everything that moved."""
+        """Write everything that moved; from then on nothing is written by itself."""
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -114,6 +118,11 @@ class Positions:
                 live = self._broker.topics.by_id(feed.topic.id) is not None
                 if live and self.at(owner.group, feed) != offset:
                     rows.append(self._broker.coordinator.row(feed.topic.name, owner.group, feed.partition, offset))
+        serving = self._broker.push.serving
+        if not serving.alone:
+            # Of what others serve nothing counts that is said here, and a node that has left serves nothing: a command without rows
+            # would only wait for whoever leads the journals then.
+            rows = [row for row in rows if serving.term(row[1]) is not None]
         most = limits.GROUP_COMMIT_OFFSETS_MAX
         written = [self._broker.post_offsets(self._command(rows[at : at + most])) for at in range(0, len(rows), most)]
         if written:
@@ -125,4 +134,4 @@ class Positions:
         if serving.alone:
             return GroupOffsets.commit_many(rows)
         terms = {group: term for group in {row[1] for row in rows} if (term := serving.term(group)) is not None}
-        return GroupOffsets.commit_served([row for row in rows if row[1] in terms], terms)
+        return GroupOffsets.commit_served(rows, terms)

@@ -46,8 +46,9 @@ class Owner(Protocol):
     def kept(self) -> Iterable[str]:
         """Groups that have to be served, whether they have clients or not."""
 
-    async def begin(self, group: str) -> None:
-        """This node serves a group from now on: go on where it was."""
+    async def begin(self, group: str, *, given: bool) -> None:
+        """This node serves a group from now on: go on where it was. It was `given` if its last server is still there; otherwise
+        what goes with a broker has gone with that one."""
 
     def end(self, group: str) -> None:
         """Another node does: let go of it, and of its clients."""
@@ -66,6 +67,8 @@ class Serving:
         """By the beginning of the groups' names, up to the colon."""
         self._terms: dict[str, int] = {}
         """What this node serves."""
+        self._given: set[str] = set()
+        """What of it another node gave to this one."""
         self._begun: set[str] = set()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._lying: dict[str, float] = {}
@@ -149,19 +152,22 @@ class Serving:
         assert owner is not None and self._broker.peers is not None
         # Its last server may have noted more than has come here yet.
         await self._broker.peers.look_at_journals()
-        await owner.begin(group)
+        await owner.begin(group, given=group in self._given)
         if self._terms.get(group) != term:
             owner.end(group)
             return False
         self._begun.add(group)
         return True
 
-    def _served(self, group: str, server: Server) -> None:
+    def _served(self, group: str, server: Server, given: bool) -> None:
         """The journal says who serves a group."""
         if self._owner(group) is None:
             return
+        self._given.discard(group)
         if server.node == self._node and not self._leaving:
             self._terms[group] = server.term
+            if given:
+                self._given.add(group)
         elif self._terms.pop(group, None) is not None and group in self._begun:
             self._begun.discard(group)
             owner = self._owner(group)
@@ -205,7 +211,7 @@ class Serving:
             await owner.flush(group)
             if not owner.idle(group):
                 return False
-            server: Server = await self._submit(GroupOffsets.serve(group, node, term))
+            server: Server = await self._submit(GroupOffsets.give(group, node, term))
             return server.node == node
 
     def release(self, group: str) -> None:
