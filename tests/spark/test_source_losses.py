@@ -7,10 +7,13 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from copying import PATIENCE_S, copy, fill, values_of
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructField, StructType
 from running_broker import RunningBroker, StartBroker
 from test_source_stream import read, reader
 
@@ -185,6 +188,32 @@ def test_topics_are_made_anew_below_a_query_and_its_sink(
         assert copy(spark, braid, source, sink, checkpoint).awaitTermination(PATIENCE_S)
     written = values_of(braid, sink)
     assert sorted(written) == [b"%06d" % number for number in range(130, 160)] and set(written.values()) == {1}
+
+
+def test_a_topic_deleted_between_the_rows_and_their_commit_fails_the_batch_and_not_the_next_try(
+    braid: RunningBroker, new_topic: NewTopic
+) -> None:
+    """The driver is killed after that, so nobody gives up what its run staged; the next run repeats the batch."""
+    topic = new_topic(2)
+
+    def writer() -> DataSourceArrowWriter:
+        options = {"servers": braid.address, "topic": topic, "writer": f"writer-{topic}"}
+        found = BraidDataSource(options).writer(StructType([StructField("value", BinaryType())]), False)
+        assert isinstance(found, DataSourceArrowWriter)
+        return found
+
+    rows = [pa.RecordBatch.from_pydict({"value": [b"one", b"two"]})]
+    first = writer()
+    staged = first.write(iter(rows))
+    with sync.connect(braid.address) as client:
+        client.delete_topic(topic)
+        with pytest.raises(BraidError, match="TOPIC_NOT_FOUND"):
+            first.commit([staged])
+        client.create_topic(topic, 3)
+        assert not values_of(braid, topic)
+        again = writer()
+        again.commit([again.write(iter(rows))])
+        assert values_of(braid, topic) == {b"one": 1, b"two": 1}
 
 
 def test_two_hundred_partitions_and_a_large_value_pass_a_stream_and_its_sink(
