@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import cast
 
@@ -49,13 +50,22 @@ async def _ends(nodes: Nodes, name: str) -> list[tuple[int, int]]:
 
 def test_every_node_says_what_leaders_have_with_a_replica_or_without(tmp_path: Path) -> None:
     async def work() -> None:
-        async with Nodes(tmp_path, replication_factor=2) as nodes, connect(nodes.address("a")) as client:
+        async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
             topic = await _topic(nodes, client)
+            for number in range(PARTITIONS):
+                await client.cluster.reassign("orders", number, ("ab", "bc", "ca")[number % 3])
+
+            def placed() -> bool:
+                known = [nodes.node(name).partition_info(topic.id, n) for name in nodes.servers for n in range(PARTITIONS)]
+                return all(len(part.replicas) == 2 and part.leader in part.replicas and not part.target for part in known)
+
+            await nodes.until(placed)
             for number in range(60):
                 at = await client.produce("orders", b"%d" % number, partition=number % PARTITIONS)
                 if number == 29:
                     middle_ms = at.timestamp + 1
-                    await asyncio.sleep(0.005)  # Until the clock of the broker shows another millisecond.
+                    while time.time() * 1000 < middle_ms:  # noqa: ASYNC110 (a clock tells nobody)
+                        await asyncio.sleep(0.001)
             without = {
                 name: [n for n in range(PARTITIONS) if name not in nodes.node(name).partition_info(topic.id, n).replicas]
                 for name in nodes.servers

@@ -57,7 +57,7 @@ class Nodes:
             identity.address = address
             settings = NodeSettings(
                 node=name, cluster_id="tests", about={"cluster": address, "rack": f"rack-{name}"}, session_s=3.0, suspect_s=0.3,
-                rebalance_interval_s=0.0, follower_reads=config.follower_reads, replication_factor=config.replication_factor,
+                rebalance_interval_s=0.0, follower_reads=config.follower_reads,
             )  # fmt: skip
             return Clustering(
                 settings, self.quorum, transport, book, self._clock, self.replication, close=transport.close
