@@ -40,7 +40,7 @@ def copy(
     spark: SparkSession, broker: Reachable, source: str, sink: str, checkpoint: str, accident: str = "", **options: Any
 ) -> StreamingQuery:
     reading = {"servers": broker.address, "subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 40}
-    stream = spark.readStream.format("braid").options(**reading, group=source, **options).load()
+    stream = spark.readStream.format("braid").options(**reading | options, group=source).load()
     writer = stream.select("key", "value", "headers").writeStream.format("failing" if accident else "braid")
     if accident:
         writer = writer.option("accident", accident)

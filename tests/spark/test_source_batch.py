@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from braidmq import hot
 from braidmq.base.errors import BraidError
 from braidmq.client import sync
 from braidmq.log.attrs import TAG_HEADER, encode_attrs
+from braidmq.spark.options import Options
 from braidmq.spark.shapes import record_schema
 from braidmq.spark.source import BraidDataSource
 
@@ -109,7 +111,11 @@ def test_where_a_table_begins_and_ends(spark: SparkSession, braid: RunningBroker
     split = table(spark, braid, subscribe=topic, minPartitions=4)
     assert split.rdd.getNumPartitions() == 4 and len(values(split)) == 10
     assert values(table(spark, braid, subscribePattern=topic[:-1] + "[0-9]", startingTimestamp=stored.timestamp))[-1] == b"9"
+    moment = datetime.fromtimestamp(stored.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    assert values(table(spark, braid, subscribe=topic, startingTimestamp=moment))[-1] == b"9"
+    assert values(table(spark, braid, subscribe=topic, startingTimestamp="2900-01-01")) == []
     assert values(table(spark, braid, subscribe=topic, startingOffsets="latest")) == []
+    assert values(table(spark, braid, subscribe=topic, endingOffsets="earliest")) == []
 
 
 def test_values_are_decoded_and_what_cannot_be_is_said(spark: SparkSession, braid: RunningBroker, new_topic: NewTopic) -> None:
@@ -129,6 +135,18 @@ def test_values_are_decoded_and_what_cannot_be_is_said(spark: SparkSession, brai
 
 
 @pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("1769860800123", 1769860800123), ("2026-01-31T12:00:00Z", 1769860800000), ("2026-01-31T12:00:00", 1769860800000),
+        ("2026-01-31T13:00:00.5+01:00", 1769860800500), ("2026-01-31", 1769817600000),
+        ("2026-01-31T12:00:00.000001Z", 1769860800001),
+    ],
+)  # fmt: skip
+def test_a_time_is_a_number_or_what_people_write(text: str, milliseconds: int) -> None:
+    assert Options({"startingTimestamp": text}).get("startingTimestamp") == milliseconds
+
+
+@pytest.mark.parametrize(
     ("options", "complaint"),
     [
         ({}, "either `subscribe` or `subscribePattern`"),
@@ -140,6 +158,8 @@ def test_values_are_decoded_and_what_cannot_be_is_said(spark: SparkSession, brai
         ({"subscribe": "t", "startingOffsets": '{"u": {"0": 5}}'}, "the topic u"),
         ({"subscribe": "t", "endingOffsets": '{"t": {"0": 5}}'}, "was not written yet"),
         ({"subscribe": "t", "endingOffsets": '{"t": {"9": 5}}'}, "PARTITION_NOT_FOUND"),
+        ({"subscribe": "t", "startingTimestamp": "soon"}, "neither milliseconds since 1970 nor a time"),
+        ({"subscribe": "t", "startingTimestamp": "1969-12-31"}, "before 1970"),
         ({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "it is for streams"),
         ({"subscribe": "t", "topic": "t"}, "it is for writing"),
         ({"subscribe": "t", "minPartitions": "none"}, "minPartitions"),

@@ -144,6 +144,10 @@ class Peers(Protocol):
         """Where each partition of a topic begins and ends, as its leader says."""
         ...
 
+    async def leader_places(self, topics: Sequence[Topic]) -> list[list[tuple[int, int, int]]]:
+        """Where each partition of topics begins and ends and how many bytes it has, as its leader says; raises where none does."""
+        ...
+
     async def step_down(self) -> None:
         """Let others lead what this node leads, as far as there are any."""
         ...

@@ -11,7 +11,7 @@ whatever the writer has staged for epochs before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -46,10 +46,12 @@ class Epoch:
     size: int = 0
     batches: int = 0
 
-    def rows(self) -> Iterator[StageRow]:
-        for attempt in self.attempts.values():
-            for _, rows in attempt.batches:
-                yield from rows
+    def rows(self, chosen: Collection[tuple[int, int]] | None = None) -> Iterator[StageRow]:
+        """Of all attempts, or of some by task and attempt."""
+        for place, attempt in self.attempts.items():
+            if chosen is None or place in chosen:
+                for _, rows in attempt.batches:
+                    yield from rows
 
 
 class StageTable:

@@ -151,7 +151,7 @@ class Stages:
         check_writer(writer, epoch)
         work, table = self._broker.work, self._table
         if not table.is_published(writer, epoch):
-            self._check_topics(writer, epoch)
+            self._check_topics(writer, epoch, tasks)
             rows = self._offset_rows(group, offsets)
             number = await work.number()
             decided = await work.decide(["publish", number, writer, epoch, [list(task) for task in tasks], rows])
@@ -164,9 +164,11 @@ class Stages:
             await work.do(unfinished)
         return False
 
-    def _check_topics(self, writer: str, epoch: int) -> None:
+    def _check_topics(self, writer: str, epoch: int, tasks: Sequence[tuple[int, int, int]]) -> None:
+        # What attempts staged that do not count is void anyway: it may be for a topic that was there in an earlier run.
         found = self.epoch(writer, epoch)
-        for row in found.rows() if found is not None else ():
+        chosen = {(task, attempt) for task, attempt, _ in tasks}
+        for row in found.rows(chosen) if found is not None else ():
             if self._broker.topics.by_id(row.topic_id) is None:
                 raise BraidError("TOPIC_NOT_FOUND", topic=f"one that {writer} staged records for, which was deleted since")
 

@@ -82,6 +82,8 @@ class Replicating(Protocol):
 
     def is_fresh(self, key: LogKey) -> bool: ...
 
+    def knows_end(self, key: LogKey) -> bool: ...
+
 
 class ClusterNode(NodeCalls):
     """The cluster, as its broker sees it: `broker.peers`."""
@@ -133,6 +135,7 @@ class ClusterNode(NodeCalls):
             ClusterOp.WORK_WRITE: self._work_asked,
             ClusterOp.FORWARD_PRODUCE: self._produce_asked,
             ClusterOp.PARTITION_READ: self.read_asked,
+            ClusterOp.PARTITION_PLACES: self.leader_places_asked,
             ClusterOp.END_EPOCH: self._leave_asked,
             ClusterOp.NODE_STATUS: self._status_asked,
             ClusterOp.HAND_OVER: self._hand_over_asked,

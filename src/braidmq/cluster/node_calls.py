@@ -105,6 +105,40 @@ class NodeCalls:
         await asyncio.gather(*(ask(leader, partitions) for leader, partitions in asked.items()))
         return found
 
+    async def leader_places(self, topics: Sequence[Topic]) -> list[list[tuple[int, int, int]]]:
+        """Where each partition of each topic begins and ends and how many bytes it has, as its leader says. Raises where no leader
+        answers: what this node has of a partition may be older, or nothing."""
+        asked: dict[str, list[tuple[int, int]]] = {}
+        for topic in topics:
+            for partition in range(topic.partitions):
+                asked.setdefault(self.leader_of(topic.id, partition), []).append((topic.id, partition))
+        found: dict[LogKey, tuple[int, int, int]] = {}
+
+        async def ask(leader: str, keys: list[LogKey]) -> None:
+            if leader == self.node:
+                said = [self._place_led(*key) for key in keys]
+            else:
+                payload = await self.transport.call(leader, ClusterOp.PARTITION_PLACES, pack(keys), _CALL_S)
+                said = [(start, end, size) for start, end, size in unpack(payload)[0]]
+            found.update(zip(keys, said, strict=True))
+
+        await asyncio.gather(*(ask(leader, keys) for leader, keys in asked.items()))
+        return [[found[topic.id, partition] for partition in range(topic.partitions)] for topic in topics]
+
+    async def leader_places_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        return pack([self._place_led(topic_id, partition) for topic_id, partition in unpack(payload)[0]])
+
+    def _place_led(self, topic_id: int, partition: int) -> tuple[int, int, int]:
+        topic = self.broker.topics.by_id(topic_id)
+        if topic is None or not self.leads(topic_id, partition):
+            raise self.not_leader(topic_id, partition)
+        if not self.replication.knows_end((topic_id, partition)):
+            # Readers may have seen more under the leader before.
+            reason = f"the leader has not heard its replicas yet, partition={partition}"
+            raise BraidError("NOT_LEADER", reason=reason)
+        log = self.broker.log_of(topic, partition)
+        return log.log_start, log.high_watermark, log.size_bytes
+
     async def look_at_ends(self, name: str) -> None:
         """See to it that what this node has of a topic reaches as far as its leaders do now."""
         topic = self.broker.topics.get(name)

@@ -125,6 +125,10 @@ class Forwarding:
         """Whether the coordinator has to run a request, and this node is not it."""
         if self._node.coordinates:
             return False
+        if isinstance(request, flymq.SeekToTimestamp) and not request.group:
+            # It moves no group, and the leader has all of the partition.
+            topic = self._broker.topics.get(request.topic)
+            return topic is None or not self._node.leads(topic.id, request.partition)
         if request.op in COORDINATED:
             return True
         if request.op not in _ADMITTED:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from braidmq.base import config_kinds as kinds
@@ -85,13 +86,29 @@ def _starting(text: str) -> Any:
 
 
 def _ending(text: str) -> Any:
-    return _positions(text, ("latest", "group"))
+    return _positions(text, ("earliest", "latest", "group"))
+
+
+def _moment_ms(text: str) -> int:
+    """Milliseconds since 1970, or an ISO time; one that names no zone is UTC."""
+    if text.strip().isdecimal():
+        return _MILLISECONDS.read(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("it is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00Z") from None
+    since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    if since < timedelta(0):
+        raise ValueError("it is before 1970")
+    # Rounded up: the millisecond that it lies in began before it.
+    return -(-since // timedelta(milliseconds=1))
 
 
 def _read(kind: kinds.Kind[Any]) -> Callable[[str], Any]:
     return kind.read
 
 
+_MILLISECONDS: Final = kinds.count(0, 1 << 62)
 _COUNT: Final = kinds.count(1, 1 << 62)
 _SIZE: Final = kinds.size(1 * KIB, 1 << 50)
 _BOOLEAN: Final = kinds.boolean()
@@ -104,10 +121,12 @@ OPTIONS: Final = (
     Option("subscribePattern", _pattern, "regular expression",
            "Topics to read: those whose whole name it matches, new ones too.", "read"),
     Option("startingOffsets", _starting, f"earliest, latest, group, or {_OFFSETS}",
-           "Where a new query begins; one that has a checkpoint goes on where it was. `group` is what `group` has committed, else "
-           "the earliest.", "read", "latest for a stream, earliest for a table"),
-    Option("endingOffsets", _ending, f"latest, group, or {_OFFSETS}", "Where a table ends. Not for streams.", "read", "latest"),
-    Option("startingTimestamp", kinds.count(0, 1 << 62).read, "milliseconds since 1970",
+           "Where a new query begins; one that has a checkpoint goes on where it was. `group` is what `group` has committed; a "
+           "partition of which it has committed nothing begins at the earliest.", "read",
+           "latest for a stream, earliest for a table"),
+    Option("endingOffsets", _ending, f"earliest, latest, group, or {_OFFSETS}",
+           "Where a table ends. Not for streams.", "read", "latest"),
+    Option("startingTimestamp", _moment_ms, "milliseconds since 1970, or `2026-01-31T12:00:00Z` (UTC without a zone)",
            "Begin with the first record written at or after a time, in place of `startingOffsets`.", "read"),
     Option("maxOffsetsPerTrigger", _COUNT.read, "a number", "Most records of a micro-batch, over all partitions.", "read"),
     Option("maxBytesPerTrigger", _SIZE.read, "a size such as 64MiB",

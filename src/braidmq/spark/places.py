@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from braidmq.base.errors import BraidError
@@ -30,15 +31,16 @@ class TopicPlaces:
 Places = dict[str, TopicPlaces]
 
 
-def topics_of(client: Client, options: Options) -> list[str]:
-    """The topics of a query, in order."""
+def topics_of(client: Client, options: Options, known: Iterable[str] = ()) -> list[str]:
+    """The topics of a query, in order; those that it has read from before are `known`."""
     if options.has("subscribe") == options.has("subscribePattern"):
         reason = "give either `subscribe` or `subscribePattern`"
         raise BraidError("CONFIG_INVALID_VALUE", key="subscribe", origin="the options", reason=reason)
     if options.has("subscribe"):
         return list(options.get("subscribe"))
     pattern = re.compile(options.get("subscribePattern"))
-    return sorted(name for name in client.list_topics() if pattern.fullmatch(name))
+    # A node that has not heard of a topic yet does not list it: what the query knows is asked for by name, or it seems deleted.
+    return sorted(name for name in {*client.list_topics(), *known} if pattern.fullmatch(name))
 
 
 def places_of(client: Client, topics: list[str]) -> Places:
@@ -61,7 +63,10 @@ def existing(client: Client, options: Options) -> Places:
 
 
 def resolve(client: Client, options: Options, places: Places, positions: Positions, default: int) -> dict[str, list[int]]:
-    """One offset a partition, for what an option says. Partitions that offsets do not mention get `default`."""
+    """One offset a partition, for what an option says. Partitions that offsets do not mention get `default`.
+
+    `places` is brought up to date where a group is ahead of it.
+    """
     group = options.get("group")
     if positions == "group" and group is None:
         reason = "it needs the option `group`"
@@ -75,28 +80,36 @@ def resolve(client: Client, options: Options, places: Places, positions: Positio
                 if partition >= len(places[topic].partitions):
                     raise BraidError("PARTITION_NOT_FOUND", partition=partition)
     resolved: dict[str, list[int]] = {}
-    for topic, info in places.items():
-        count = len(info.partitions)
+    for topic in list(places):
+        count = len(places[topic].partitions)
         if isinstance(positions, dict):
             given = positions.get(topic, {})
             wanted = [given.get(number, default) for number in range(count)]
         elif positions == "group":
-            wanted = _committed(client, topic, group, info)
+            wanted = _committed(client, topic, group, places)
         else:
             wanted = [EARLIEST if positions == "earliest" else LATEST] * count
-        resolved[topic] = [_absolute(offset, place) for offset, place in zip(wanted, info.partitions, strict=True)]
+        resolved[topic] = [_absolute(offset, place) for offset, place in zip(wanted, places[topic].partitions, strict=True)]
     return resolved
 
 
-def _committed(client: Client, topic: str, group: str, info: TopicPlaces) -> list[int]:
-    """What a group has committed; where that is nothing, or gone by now, the earliest."""
+def not_written(topic: str, partition: int, offset: int, place: Place) -> BraidError:
+    reason = f"offset {offset} of {topic}/{partition} was not written yet; it ends at {place.newest}"
+    return BraidError("INVALID_ARGUMENT", reason=reason)
+
+
+def _committed(client: Client, topic: str, group: str, places: Places) -> list[int]:
+    """What a group has committed, also where it is gone by now; where that is nothing, the earliest."""
     try:
-        known = {part.partition: part.committed for part in client.group.lag(group, topic)}
+        known = client.group.committed(group, topic)
     except BraidError as fault:
         if fault.code != "GROUP_NOT_FOUND":
             raise
         known = {}
-    return [max(known.get(number, 0), place.oldest) for number, place in enumerate(info.partitions)]
+    if any(known.get(number, 0) > place.newest for number, place in enumerate(places[topic].partitions)):
+        # It read on since the ends of the topic were looked at.
+        places |= places_of(client, [topic])
+    return [known.get(number, place.oldest) for number, place in enumerate(places[topic].partitions)]
 
 
 def _absolute(offset: int, place: Place) -> int:

@@ -20,7 +20,7 @@ from braidmq.spark.decode import Decoding
 from braidmq.spark.filters import Pushed
 from braidmq.spark.gaps import Gap, report
 from braidmq.spark.options import EARLIEST, LATEST, Options
-from braidmq.spark.places import Places, existing, resolve, since
+from braidmq.spark.places import Places, existing, not_written, resolve, since
 from braidmq.spark.ranges import RangePartition, Span, cut
 from braidmq.spark.reading import read_spans
 from braidmq.spark.shapes import arrow_schema
@@ -50,8 +50,7 @@ class BatchReader(DataSourceReader):
             for number, place in enumerate(info.partitions):
                 start, end = starts[topic][number], ends[topic][number]
                 if end > place.newest:
-                    reason = f"offset {end} of {topic}/{number} was not written yet; it ends at {place.newest}"
-                    raise BraidError("INVALID_ARGUMENT", reason=reason)
+                    raise not_written(topic, number, end, place)
                 if start < place.oldest < end or start < end <= place.oldest:
                     report(Gap(topic, number, start, min(place.oldest, end), "retention removed them"), self.options)
                     start = min(place.oldest, end)
@@ -91,7 +90,17 @@ def starting(client: Any, options: Options, places: Places, default: Any) -> dic
     if options.has("startingTimestamp"):
         options.refuse(("startingOffsets",), "`startingTimestamp` says where to begin")
         return since(client, places, options.get("startingTimestamp"))
-    return resolve(client, options, places, options.get("startingOffsets", default), EARLIEST)
+    positions = options.get("startingOffsets", default)
+    starts = resolve(client, options, places, positions, EARLIEST)
+    for topic, info in places.items():
+        for number, place in enumerate(info.partitions):
+            start = starts[topic][number]
+            if start > place.newest and positions != "group":
+                raise not_written(topic, number, start, place)
+            if start > place.newest:
+                report(Gap(topic, number, place.newest, start, "the topic ends before them"), options)
+                starts[topic][number] = place.newest
+    return starts
 
 
 def check_columns(schema: StructType, decoding: Decoding | None) -> None:

@@ -49,6 +49,9 @@ class _Reading:
         self._span = span
         self._ahead = ahead
         self._fetch_bytes = options.get("fetchBytes", FETCH_BYTES_DEFAULT)
+        self._goes_on = not options.get("failOnDataLoss", True)
+        """Whether what was lost, or another topic by now, does not fail the task, and with it all that it has read."""
+        self._empty_at = -1
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         span, at = self._span, self._span.start
@@ -70,6 +73,9 @@ class _Reading:
                 at = self._past_gap(at)
                 coming = self._ask(at)
                 continue
+            if self._goes_on and not self._is_same_topic():
+                # Asked after the fetch: what came may be of another topic, whose rows are read from their beginning.
+                return
             at = following
             if at < span.end:
                 coming = self._ask(at)
@@ -100,5 +106,9 @@ class _Reading:
         if until > at:
             report(Gap(span.topic, span.partition, at, until, "retention removed them"), self._options)
             return until
+        if part.newest > at and self._empty_at != at:
+            # A leader that has just begun finds out how far readers saw before it answers with places; now it can be read.
+            self._empty_at = at
+            return at
         report(Gap(span.topic, span.partition, at, span.end, "the topic ends before them"), self._options)
         return span.end

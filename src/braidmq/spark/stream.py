@@ -1,9 +1,9 @@
 """Topics as a stream: what `spark.readStream.format("braid")` plans and reads.
 
-An offset of the stream, as Spark keeps it in the checkpoint, says for each topic its id and the next offset of each partition, and
-how many records were lost on the way, where that was allowed:
+An offset of the stream, as Spark keeps it in the checkpoint, says for each topic its id and the next offset of each partition;
+where records were lost on the way and that was allowed, also how many, and where each partition went on behind its last gap:
 
-    {"orders": {"id": 7, "next": {"0": 512, "1": 498}}}
+    {"orders": {"id": 7, "next": {"0": 512, "1": 498}, "lost": 30, "resumed": {"0": 130}}}
 
 The id tells a topic that was deleted and made anew under the same name from the one the query was reading.
 """
@@ -23,7 +23,7 @@ from braidmq.spark.connecting import client_of
 from braidmq.spark.decode import Decoding
 from braidmq.spark.gaps import Gap, report, report_replaced
 from braidmq.spark.options import Options
-from braidmq.spark.places import Places, existing, places_of, topics_of
+from braidmq.spark.places import Place, Places, existing, places_of, topics_of
 from braidmq.spark.progress import Progress, StreamOffset
 from braidmq.spark.ranges import RangePartition, Span, cut
 from braidmq.spark.reader import starting
@@ -66,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         group = self._group()
         if group is not None:
             group.completed(start)
-        places = places_of(client, topics_of(client, self.options))
+        places = places_of(client, topics_of(client, self.options, start))
         begin = self._over_gaps(start, places)
         end = ends_of(places) if self._target is None else self._target
         reached = grown(begin, end, places)
@@ -84,14 +84,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if info is not None:
                     moved[topic] = {"id": info.id, "next": {}, **_lost(known, 0)}
                 continue
-            following, lost = dict(known["next"]), 0
+            resumed, lost = {}, 0
             for number, at in known["next"].items():
-                oldest = info.partitions[int(number)].oldest
-                if at < oldest:
-                    report(Gap(topic, int(number), at, oldest, "retention removed them"), self.options)
-                    following[number] = oldest
-                    lost += oldest - at
-            moved[topic] = {"id": known["id"], "next": following, **_lost(known, lost)}
+                gap = _gap(topic, int(number), at, info.partitions[int(number)])
+                if gap is not None:
+                    report(gap, self.options)
+                    resumed[number] = gap.end if gap.start == at else gap.start
+                    lost += gap.end - gap.start
+            moved[topic] = {**known, "next": known["next"] | resumed, **_lost(known, lost)}
+            if resumed:
+                moved[topic]["resumed"] = known.get("resumed", {}) | resumed
         return moved
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -121,6 +123,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)
         decode = None if self.decoding is None else self.decoding.decoder()
         return read_spans(self.options, arrow_schema(self.schema), partition.spans, decode)
+
+
+def _gap(topic: str, partition: int, at: int, place: Place) -> Gap | None:
+    """What a query that is at an offset cannot read any more."""
+    if at < place.oldest:
+        return Gap(topic, partition, at, place.oldest, "retention removed them")
+    if at > place.newest:
+        # It was restored from a backup, or lost its end: what is written from now on is new, and has offsets that were read before.
+        return Gap(topic, partition, place.newest, at, "the topic ends before them")
+    return None
 
 
 def _lost(known: dict[str, Any], more: int) -> dict[str, int]:
@@ -171,10 +183,11 @@ def spans_between(start: StreamOffset, end: StreamOffset, places: Places, option
             first = known["next"].get(number, oldest) if same and known is not None else oldest
             if gone:
                 continue
+            # What lies before is known to be gone: the offsets have counted it.
+            first = max(first, until.get("resumed", {}).get(number, first))
             if first < min(oldest, stop):
                 until_gone = min(oldest, stop)
-                if not until.get("lost", 0) > (known or {}).get("lost", 0):
-                    report(Gap(topic, partition, first, until_gone, "retention removed them"), options)
+                report(Gap(topic, partition, first, until_gone, "retention removed them"), options)
                 first = until_gone
             if first < stop:
                 spans.append(Span(topic, until["id"], partition, first, stop))

@@ -41,6 +41,11 @@ class Groups:
             for part in answer.partitions
         ]
 
+    async def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The next offset of each partition of which the group has committed something; `lag` says 0 of the others, too."""
+        found = await self._asker.ask(flymq.DescribeGroup(topic, group), flymq.GroupInfo)
+        return {place.partition: place.offset for place in found.offsets}
+
     async def commit(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
         """Store positions (topic, partition, next offset) of a group whose members divide nothing, all asked for at once."""
         await self._asker.ask_all([flymq.Commit(topic, group, partition, at) for topic, partition, at in offsets], flymq.Ok)

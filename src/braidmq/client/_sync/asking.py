@@ -108,7 +108,16 @@ class Asker:
         if self.leaders.clustered:
             return [self.ask(request, kind) for request in requests]
         frames = self._pools.any.call([encode(request) for request in requests], self.settings.timeout_s, again=True)
-        return [expect(request, frame, kind) for request, frame in zip(requests, frames, strict=True)]
+        return [self._expect_or_ask(request, frame, kind) for request, frame in zip(requests, frames, strict=True)]
+
+    def _expect_or_ask(self, request: flymq.Request, frame: flymq.Frame, kind: type[T]) -> T:
+        """A node of a cluster that this client took for a broker alone may answer that it has to be asked elsewhere, or again."""
+        try:
+            return expect(request, frame, kind)
+        except BraidError as fault:
+            if not self._may_repeat(fault, None, True):
+                raise
+        return self.ask(request, kind)
 
 
 def expect(request: flymq.Request, frame: flymq.Frame, kind: type[T]) -> T:

@@ -152,6 +152,11 @@ class LedPartition:
         """What a replica must have to come in: all that readers see, and all that was there when this epoch began."""
         return max(self.log.high_watermark, self.epoch_start)
 
+    @property
+    def knows_end(self) -> bool:
+        """Whether readers see all that they may have seen under an earlier leader: what was there when this epoch began."""
+        return self.log.high_watermark >= self.epoch_start
+
     def wanted_isr(self, now_s: float, lag_s: float) -> tuple[str, ...]:
         """Who is in sync, judged by what was heard. `heard_s` of a follower without news is that of its last fetch."""
         me = self._replication.node

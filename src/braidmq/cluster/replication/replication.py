@@ -396,6 +396,11 @@ class Replication:
         follower = self._followers.get(self._followed.get(key, ""))
         return follower is not None and follower.is_fresh(key)
 
+    def knows_end(self, key: LogKey) -> bool:
+        """Whether this node leads a partition and knows how far readers may have seen."""
+        led = self._led.get(key)
+        return led is not None and led.knows_end
+
     def progress(self, key: LogKey) -> dict[str, Any]:
         """How far a partition's replicas are, as this node knows it."""
         led = self._led.get(key)

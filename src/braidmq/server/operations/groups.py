@@ -99,7 +99,12 @@ async def delete_group(caller: Caller, request: flymq.DeleteGroup) -> Answer:
 
 
 async def seek_to_timestamp(caller: Caller, request: flymq.SeekToTimestamp) -> Answer:
-    coordinator = caller.broker.coordinator
+    coordinator, peers = caller.broker.coordinator, caller.broker.peers
+    topic = caller.broker.topics.get(request.topic)
+    known = topic is not None and 0 <= request.partition < topic.partitions
+    if peers is not None and topic is not None and known and not peers.holds(topic.id, request.partition):
+        # A coordinator without a replica would find no record at all, and send whoever asks to the beginning.
+        raise peers.not_leader(topic.id, request.partition)
     before = coordinator.position(request.topic, request.group, request.partition)
     with noted_groups(caller, request.group, (request.topic,), "seek"):
         offset = await coordinator.seek(request.topic, request.group, request.partition, request.timestamp)

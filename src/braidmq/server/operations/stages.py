@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from braidmq.broker.peers import Peers
 from braidmq.broker.stages import StageState
 from braidmq.server.authorization import owner_of, owner_text
-from braidmq.server.operations.calling import Answer, Caller, account, note, respond
+from braidmq.server.operations.calling import Answer, Caller, Outcome, account, note, respond
 from braidmq.server.operations.group_notes import NotedCommit
 from braidmq.wire import flymq
 
@@ -58,13 +59,26 @@ def group_plan(caller: Caller, request: flymq.GroupPlan) -> Answer:
     return respond(caller, request, flymq.Ok())
 
 
-def topic_places(caller: Caller, request: flymq.TopicPlaces) -> Answer:
+def topic_places(caller: Caller, request: flymq.TopicPlaces) -> Outcome:
     broker = caller.broker
+    if broker.peers is not None:
+        return _cluster_places(caller, request, broker.peers)
     found = []
     for topic in filter(None, map(broker.topics.get, request.topics)):
         logs = [broker.log_of(topic, number) for number in range(topic.partitions)]
         places = tuple(flymq.PartitionPlace(log.log_start, log.high_watermark, log.size_bytes) for log in logs)
         found.append(flymq.TopicPlace(topic.name, topic.id, places))
+    return respond(caller, request, flymq.Places(tuple(found)))
+
+
+async def _cluster_places(caller: Caller, request: flymq.TopicPlaces, peers: Peers) -> Answer:
+    """Whoever asks plans a read by the answer, so it is what leaders say, of the topics that there are now, or an error."""
+    await peers.look_at_journals()
+    topics = list(filter(None, map(caller.broker.topics.get, request.topics)))
+    found = [
+        flymq.TopicPlace(topic.name, topic.id, tuple(flymq.PartitionPlace(*place) for place in places))
+        for topic, places in zip(topics, await peers.leader_places(topics), strict=True)
+    ]
     return respond(caller, request, flymq.Places(tuple(found)))
 
 
