@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -133,6 +135,90 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         (tmp_path / "a" / "cluster").write_text("nonsense")
         with pytest.raises(BraidError, match="DATA_DIR_INVALID"):
             await opened(config)
+
+    run(test)
+
+
+@needs_etcd
+def test_an_empty_disk_is_no_reason_to_begin_a_second_cluster(tmp_path: Path) -> None:
+    addresses = free_addresses(3)
+    configs = [settings(tmp_path, name, address, peers=addresses) for name, address in zip("abc", addresses, strict=True)]
+    waits = asyncio.Event()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "begins a cluster when 2 of the 3" in record.getMessage():
+                waits.set()
+
+    async def first(config: Config) -> asyncio.Future[OpenedCluster]:
+        """Start it, until it says that it waits for others."""
+        waits.clear()
+        opening = asyncio.ensure_future(opened(config))
+        said = asyncio.ensure_future(waits.wait())
+        await asyncio.wait([opening, said], return_when=asyncio.FIRST_COMPLETED)
+        assert not opening.done(), "it knows nobody, and began a cluster"
+        return opening
+
+    async def test() -> None:
+        opening = await first(configs[0])
+        nodes = await asyncio.gather(opening, *map(opened, configs[1:]))
+        assert isinstance(await nodes[1].quorum.txn([], [Put("x", b"1")]), Ok)
+        for node in nodes:
+            await node.close()
+        # The disk of the first one is lost, all are switched on again, and the network of the others is not up yet.
+        shutil.rmtree(tmp_path / "a")
+        shutil.rmtree(tmp_path / "b")
+        opening = await first(configs[0])
+        third = asyncio.ensure_future(opened(configs[2]))
+        second = await first_refusal(configs[1])
+        assert not opening.done() and not third.done(), "of three members two are lost: nobody can know what they had"
+        for task in (opening, second, third):
+            task.cancel()
+        await asyncio.gather(opening, second, third, return_exceptions=True)
+
+    async def first_refusal(config: Config) -> asyncio.Future[OpenedCluster]:
+        """Start one that waits, until both it and the first one have asked the third."""
+        refused.clear()
+        opening = asyncio.ensure_future(opened(config))
+        await refused.wait()
+        return opening
+
+    refused = asyncio.Event()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "c belongs to a cluster, and comes back to it" in record.getMessage():
+                refused.set()
+
+    logger = logging.getLogger("braidmq.cluster")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    handlers = [Told(), Heard()]
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        run(test)
+    finally:
+        logger.setLevel(before)
+        for handler in handlers:
+            logger.removeHandler(handler)
+
+
+@needs_etcd
+def test_a_node_joins_the_cluster_that_answers_in_the_network(tmp_path: Path) -> None:
+    first, second = free_addresses(2)
+
+    async def test() -> None:
+        try:
+            one = await opened(settings(tmp_path, "a", first, discovery=True))
+        except (OSError, BraidError) as fault:
+            pytest.skip(f"no multicast on loopback: {fault}")
+        if not any(node.node_id == "a" for node in await discover(1.5, one.cluster_id, ["127.0.0.1"])):
+            await one.close()
+            pytest.skip("no multicast on loopback")
+        two = await opened(settings(tmp_path, "b", second, discovery=True, cluster_id=one.cluster_id))
+        assert two.members is not None and len(await two.members.rows()) == 2, "it joined, and began nothing"
+        await asyncio.gather(two.close(), one.close())
 
     run(test)
 
