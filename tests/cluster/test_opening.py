@@ -205,6 +205,29 @@ def test_an_empty_disk_is_no_reason_to_begin_a_second_cluster(tmp_path: Path) ->
 
 
 @needs_etcd
+def test_a_member_that_comes_back_elsewhere_tells_the_others(tmp_path: Path) -> None:
+    addresses = free_addresses(3)
+    configs = [settings(tmp_path, name, address, peers=addresses) for name, address in zip("abc", addresses, strict=True)]
+
+    async def test() -> None:
+        nodes = await asyncio.gather(*map(opened, configs))
+        await nodes[1].close()
+        (peer,) = free_addresses(1)
+        again = await opened(replace(configs[1], etcd_peer_listen=peer))
+        members = nodes[0].members
+        assert members is not None
+        while [row["peerURLs"] for row in await members.rows() if row["name"] == "b"] != [[f"http://{peer}"]]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        # With one more lost they need it, and reach it where it is.
+        await nodes[2].close()
+        while not isinstance(await nodes[0].quorum.txn([], [Put("x", b"1")]), Ok):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await asyncio.gather(again.close(), nodes[0].close())
+
+    run(test)
+
+
+@needs_etcd
 def test_a_node_joins_the_cluster_that_answers_in_the_network(tmp_path: Path) -> None:
     first, second = free_addresses(2)
 

@@ -368,6 +368,8 @@ class _Opening:
         async def look() -> None:
             while True:
                 try:
+                    if runs:
+                        await members.keep_address(member.name, member.peer_url)
                     found = await members.endpoints()
                 except BraidError as fault:
                     logger.debug("members of etcd are not known: %s", fault)
