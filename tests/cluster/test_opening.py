@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from authority import Authority
 from etcd_bench import free_addresses, needs_etcd
 
 from braidmq.base import limits
@@ -205,9 +206,16 @@ def test_an_empty_disk_is_no_reason_to_begin_a_second_cluster(tmp_path: Path) ->
 
 
 @needs_etcd
-def test_a_member_that_comes_back_elsewhere_tells_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_member_that_comes_back_elsewhere_tells_the_others(tmp_path: Path, scheme: str) -> None:
     addresses = free_addresses(3)
-    configs = [settings(tmp_path, name, address, peers=addresses) for name, address in zip("abc", addresses, strict=True)]
+    files: dict[str, object] = {}
+    if scheme == "https":
+        authority = Authority(tmp_path, "nodes")
+        certificate, key = authority.issue("node")
+        shown = {"cert": certificate, "key": key, "ca": authority.file}
+        files = {f"cluster_tls_{kind}_file": str(file) for kind, file in shown.items()}
+    configs = [settings(tmp_path, name, address, peers=addresses, **files) for name, address in zip("abc", addresses, strict=True)]
 
     async def test() -> None:
         nodes = await asyncio.gather(*map(opened, configs))
@@ -216,7 +224,7 @@ def test_a_member_that_comes_back_elsewhere_tells_the_others(tmp_path: Path) -> 
         again = await opened(replace(configs[1], etcd_peer_listen=peer))
         members = nodes[0].members
         assert members is not None
-        while [row["peerURLs"] for row in await members.rows() if row["name"] == "b"] != [[f"http://{peer}"]]:  # noqa: ASYNC110
+        while [row["peerURLs"] for row in await members.rows() if row["name"] == "b"] != [[f"{scheme}://{peer}"]]:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         # With one more lost they need it, and reach it where it is.
         await nodes[2].close()

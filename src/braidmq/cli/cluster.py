@@ -204,9 +204,12 @@ def _wait(args: argparse.Namespace, node: str) -> int:
     """Until nothing is on its way any more, or nothing left on `node`; says what it waits for whenever that changes."""
     from braidmq.cli.output import note, printable
 
+    def matters(move: dict[str, Any]) -> bool:
+        return node in (*move["leaves"], *move["target"]) if node else bool(move["target"])
+
     said = ""
     with open_client(args) as client:
-        while moves := [row for row in client.cluster.progress() if not node or node in (*row["leaves"], *row["target"])]:
+        while moves := [move for move in client.cluster.progress() if matters(move)]:
             text = f"{len(moves):,} partitions are on their way: {_way(moves[0])}{' ...' if len(moves) > 1 else ''}"
             if text != said:
                 said = text
