@@ -144,12 +144,14 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 def test_an_empty_disk_is_no_reason_to_begin_a_second_cluster(tmp_path: Path) -> None:
     addresses = free_addresses(3)
     configs = [settings(tmp_path, name, address, peers=addresses) for name, address in zip("abc", addresses, strict=True)]
-    waits = asyncio.Event()
+    waits, begun = asyncio.Event(), asyncio.Event()
 
     class Told(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "begins a cluster when 2 of the 3" in record.getMessage():
                 waits.set()
+            elif "node a begins a cluster" in record.getMessage():
+                begun.set()
 
     async def first(config: Config) -> asyncio.Future[OpenedCluster]:
         """Start it, until it says that it waits for others."""
@@ -169,10 +171,14 @@ def test_an_empty_disk_is_no_reason_to_begin_a_second_cluster(tmp_path: Path) ->
         # The disk of the first one is lost, all are switched on again, and the network of the others is not up yet.
         shutil.rmtree(tmp_path / "a")
         shutil.rmtree(tmp_path / "b")
+        begun.clear()
         opening = await first(configs[0])
         third = asyncio.ensure_future(opened(configs[2]))
         second = await first_refusal(configs[1])
-        assert not opening.done() and not third.done(), "of three members two are lost: nobody can know what they had"
+        with pytest.raises(TimeoutError):
+            # Two of three are here without a cluster, but the third one belongs to it: nobody can know what it has.
+            await asyncio.wait_for(begun.wait(), 1.0)
+        assert not opening.done() and not third.done()
         for task in (opening, second, third):
             task.cancel()
         await asyncio.gather(opening, second, third, return_exceptions=True)

@@ -306,7 +306,8 @@ class _Opening:
         peers = self._config.peers or await self._discovered()
         others = [peer for peer in peers if peer != self._me.address]
         majority = len({*others, self._me.address}) // 2 + 1
-        told, warned = "", False
+        told: dict[str, str] = {}
+        warned = False
         while True:
             blank, elsewhere = {self._me.node}, False
             for peer in others:
@@ -322,8 +323,8 @@ class _Opening:
                         blank.add(node)
                         continue
                     elsewhere = elsewhere or fault.code == "QUORUM_UNAVAILABLE"
-                    if str(fault) != told:
-                        told = str(fault)
+                    if str(fault) != told.get(peer):
+                        told[peer] = str(fault)
                         logger.info("peer %s: %s", peer, fault)
             if self._begins and len(blank) >= majority and not elsewhere:
                 return None
