@@ -62,6 +62,7 @@ class NodeProcess:
         self._place = place
         self.address = f"{place.host}:{ports[0]}"
         self.cluster_address = f"{place.host}:{ports[1]}"
+        self.etcd_client = f"{place.host}:{ports[2]}"
         self._ready = directory / "ready.json"
         self.data_dir = directory / "data"
         served = {"flymq": self.address, **self.ports}

@@ -1,6 +1,6 @@
 """Operating three real nodes: the command line under both names, REST, health, metrics, and the console's map in a browser.
 
-The tests follow each other on one cluster, the last of which kills a node.
+The tests follow each other on one cluster, the last of which kill a node and go on without it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from web_client import WebClient
@@ -63,6 +64,11 @@ def leader_of(capsys: Captured, partition: int) -> str:
     return str(rows[partition]["leader"])
 
 
+def main_text(capsys: Captured, *words: str) -> str:
+    main(list(words))
+    return capsys.readouterr().out
+
+
 def in_sync(capsys: Captured) -> bool:
     ended = main(["cluster", "status"])
     capsys.readouterr()
@@ -103,7 +109,7 @@ def test_a_partition_goes_to_other_nodes_and_comes_back(nodes: Processes, capsys
 def test_a_node_is_emptied_and_taken_back(nodes: Processes, capsys: Captured) -> None:
     printed(capsys, "cluster", "decommission", "c", "--dry-run")
     printed(capsys, "cluster", "decommission", "c", "--yes", "--wait")
-    until(lambda: not any("c" in row["replicas"] for row in json.loads(printed(capsys, "cluster", "metadata", "-o", "json"))))
+    assert not any("c" in row["replicas"] for row in json.loads(printed(capsys, "cluster", "metadata", "-o", "json")))
     assert json.loads(printed(capsys, "cluster", "leaders", "-o", "json"))["c"] == 0
     printed(capsys, "cluster", "decommission", "c", "--undo")
     with sync.connect(nodes.addresses) as client:
@@ -174,3 +180,24 @@ def test_the_map_shows_a_loss_while_one_looks(nodes: Processes, capsys: Captured
     assert f"node {victim} is dead" in printed(capsys, "cluster", "status", status=Exit.FAILED)
     with sync.connect(nodes.addresses) as client:
         assert client.produce("orders", b"after").offset >= 0
+
+
+def test_a_lost_machine_is_forgotten_and_counts_no_more(nodes: Processes, capsys: Captured) -> None:
+    dead = next((name for name in "abc" if (process := nodes.nodes[name].process) is not None and process.poll() is not None), "")
+    if not dead:
+        # Where there is no browser, nobody was killed yet.
+        dead = "c"
+        nodes.nodes[dead].kill()
+    asked = next(name for name in "abc" if name != dead)
+    printed(capsys, "cluster", "forget", asked, "--yes", status=Exit.USAGE)
+    until(lambda: f"node {dead} is dead" in main_text(capsys, "cluster", "status"))
+    until(lambda: main(["cluster", "forget", dead, "--yes", "--wait"]) == Exit.OK)
+    capsys.readouterr()
+    printed(capsys, "cluster", "require", "orders", "--min-insync", "1")
+    until(lambda: in_sync(capsys))
+    document = json.loads(printed(capsys, "cluster", "status", "-o", "json"))
+    assert {row["node"] for row in document["nodes"]} == set("abc") - {dead}
+    assert set(document["journals"]["replicas"]) == set("abc") - {dead}
+    client = nodes.nodes[asked].etcd_client
+    listing = json.loads(urlopen(Request(f"http://{client}/v3/cluster/member/list", b"{}", method="POST"), timeout=10).read())
+    assert {row["name"] for row in listing["members"]} == set("abc") - {dead}, "the etcd waits for it no more"

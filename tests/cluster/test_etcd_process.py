@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +22,7 @@ from braidmq.cluster import etcd_process
 from braidmq.cluster.cluster_tls import cluster_contexts
 from braidmq.cluster.etcd_client import EtcdClient
 from braidmq.cluster.etcd_members import EtcdMembers, ask_to_join, serve_joining
-from braidmq.cluster.etcd_process import EtcdMember, EtcdProcess, EtcdTls, usable_version
+from braidmq.cluster.etcd_process import EtcdMember, EtcdProcess, EtcdTls, check_endpoints, usable_version
 from braidmq.cluster.hello import Identity
 from braidmq.cluster.quorum import Guard, Ok, Put, Unknown
 from braidmq.cluster.quorum_etcd import EtcdQuorum
@@ -73,6 +75,18 @@ def test_a_missing_or_old_etcd_is_refused_with_what_to_do(tmp_path: Path, monkey
             await EtcdProcess(member(tmp_path)).start()
 
     run(missing)
+
+
+@pytest.mark.parametrize(("version", "usable"), [("3.4.21", False), ("3.4.22", True), ("3.5.5", False), ("3.6.0", True)])
+def test_what_installs_an_etcd_does_not_take_an_old_one_for_good(tmp_path: Path, version: str, usable: bool) -> None:
+    script = tmp_path / "etcd"
+    script.write_text(f"#!/bin/sh\necho 'etcd Version: {version}'\n")
+    script.chmod(0o755)
+    setup = Path(__file__).resolve().parents[2] / "tools" / "setup_etcd.sh"
+    # Nothing else is in reach, so nothing is installed.
+    ended = subprocess.run(["/bin/bash", str(setup)], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert (ended.returncode == 0) is usable, ended.stderr
+    assert usable or "too old" in ended.stderr
 
 
 def test_an_etcd_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,3 +288,29 @@ def test_members_speak_tls_to_those_with_a_certificate(tmp_path: Path) -> None:
             await stranger.close()
 
     run(test)
+
+
+@pytest.mark.parametrize(("version", "usable"), [("3.5.5", False), ("3.5.16", True)])
+def test_an_etcd_that_somebody_else_runs_is_refused_when_it_is_too_old(version: str, usable: bool) -> None:
+    async def test() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            body = json.dumps({"header": {}, "version": version}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        silent, *_ = free_addresses(1)
+        async with server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            client = EtcdClient([f"http://{silent}", url], SystemClock())
+            if usable:
+                await check_endpoints(client)
+                assert await client.versions() == {url: version}, "who does not answer is not known"
+            else:
+                with pytest.raises(BraidError, match=f"ETCD_UNUSABLE.*{url} is too old: {version}"):
+                    await check_endpoints(client)
+            client.close()
+
+    asyncio.run(test())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from authority import Authority
 from etcd_bench import free_addresses, needs_etcd
 
 from braidmq.base import limits
@@ -133,6 +136,126 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         (tmp_path / "a" / "cluster").write_text("nonsense")
         with pytest.raises(BraidError, match="DATA_DIR_INVALID"):
             await opened(config)
+
+    run(test)
+
+
+@needs_etcd
+def test_an_empty_disk_is_no_reason_to_begin_a_second_cluster(tmp_path: Path) -> None:
+    addresses = free_addresses(3)
+    configs = [settings(tmp_path, name, address, peers=addresses) for name, address in zip("abc", addresses, strict=True)]
+    waits, begun = asyncio.Event(), asyncio.Event()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "begins a cluster when 2 of the 3" in record.getMessage():
+                waits.set()
+            elif "node a begins a cluster" in record.getMessage():
+                begun.set()
+
+    async def first(config: Config) -> asyncio.Future[OpenedCluster]:
+        """Start it, until it says that it waits for others."""
+        waits.clear()
+        opening = asyncio.ensure_future(opened(config))
+        said = asyncio.ensure_future(waits.wait())
+        await asyncio.wait([opening, said], return_when=asyncio.FIRST_COMPLETED)
+        assert not opening.done(), "it knows nobody, and began a cluster"
+        return opening
+
+    async def test() -> None:
+        opening = await first(configs[0])
+        nodes = await asyncio.gather(opening, *map(opened, configs[1:]))
+        assert isinstance(await nodes[1].quorum.txn([], [Put("x", b"1")]), Ok)
+        for node in nodes:
+            await node.close()
+        # The disk of the first one is lost, all are switched on again, and the network of the others is not up yet.
+        shutil.rmtree(tmp_path / "a")
+        shutil.rmtree(tmp_path / "b")
+        begun.clear()
+        opening = await first(configs[0])
+        third = asyncio.ensure_future(opened(configs[2]))
+        second = await first_refusal(configs[1])
+        with pytest.raises(TimeoutError):
+            # Two of three are here without a cluster, but the third one belongs to it: nobody can know what it has.
+            await asyncio.wait_for(begun.wait(), 1.0)
+        assert not opening.done() and not third.done()
+        for task in (opening, second, third):
+            task.cancel()
+        await asyncio.gather(opening, second, third, return_exceptions=True)
+
+    async def first_refusal(config: Config) -> asyncio.Future[OpenedCluster]:
+        """Start one that waits, until both it and the first one have asked the third."""
+        refused.clear()
+        opening = asyncio.ensure_future(opened(config))
+        await refused.wait()
+        return opening
+
+    refused = asyncio.Event()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "c belongs to a cluster, and comes back to it" in record.getMessage():
+                refused.set()
+
+    logger = logging.getLogger("braidmq.cluster")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    handlers = [Told(), Heard()]
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        run(test)
+    finally:
+        logger.setLevel(before)
+        for handler in handlers:
+            logger.removeHandler(handler)
+
+
+@needs_etcd
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_member_that_comes_back_elsewhere_tells_the_others(tmp_path: Path, scheme: str) -> None:
+    addresses = free_addresses(3)
+    files: dict[str, object] = {}
+    if scheme == "https":
+        authority = Authority(tmp_path, "nodes")
+        certificate, key = authority.issue("node")
+        shown = {"cert": certificate, "key": key, "ca": authority.file}
+        files = {f"cluster_tls_{kind}_file": str(file) for kind, file in shown.items()}
+    configs = [settings(tmp_path, name, address, peers=addresses, **files) for name, address in zip("abc", addresses, strict=True)]
+
+    async def test() -> None:
+        nodes = await asyncio.gather(*map(opened, configs))
+        await nodes[1].close()
+        (peer,) = free_addresses(1)
+        again = await opened(replace(configs[1], etcd_peer_listen=peer))
+        members = nodes[0].members
+        assert members is not None
+        while [row["peerURLs"] for row in await members.rows() if row["name"] == "b"] != [[f"{scheme}://{peer}"]]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        # With one more lost they need it, and reach it where it is.
+        await nodes[2].close()
+        while not isinstance(await nodes[0].quorum.txn([], [Put("x", b"1")]), Ok):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await asyncio.gather(again.close(), nodes[0].close())
+
+    run(test)
+
+
+@needs_etcd
+def test_a_node_joins_the_cluster_that_answers_in_the_network(tmp_path: Path) -> None:
+    first, second = free_addresses(2)
+
+    async def test() -> None:
+        try:
+            one = await opened(settings(tmp_path, "a", first, discovery=True))
+        except (OSError, BraidError) as fault:
+            pytest.skip(f"no multicast on loopback: {fault}")
+        if not any(node.node_id == "a" for node in await discover(1.5, one.cluster_id, ["127.0.0.1"])):
+            await one.close()
+            pytest.skip("no multicast on loopback")
+        two = await opened(settings(tmp_path, "b", second, discovery=True, cluster_id=one.cluster_id))
+        assert two.members is not None and len(await two.members.rows()) == 2, "it joined, and began nothing"
+        await asyncio.gather(two.close(), one.close())
 
     run(test)
 

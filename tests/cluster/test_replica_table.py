@@ -120,6 +120,45 @@ def test_an_isr_takes_in_only_those_who_are_here() -> None:
     assert table.apply(["isr", 1, 0, state.epoch, state.version, ["a", "b", "c"]]).isr == ("a", "b")
 
 
+def test_who_left_may_lead_only_as_long_as_nothing_went_on_without_it() -> None:
+    table = _table("a", "b", "c")
+    table.apply(["place", 1, 2, [["a", "b", "c"]], 3, 2])
+    table.apply(["fence", "c", 1])
+    table.apply(["fence", "b", 1])
+    assert (_state(table).isr, _state(table).elr) == (("a",), ("b",))
+    before = _state(table)
+    table.apply(["require", 1, 0, 1])
+    assert _state(table).elr == (), "a alone acknowledges from now on, and b misses it"
+    assert _state(table).version > before.version
+    table.apply(["fence", "a", 1])
+    table.apply(["register", "b", 2, {}])
+    assert _state(table).leader == ""
+
+
+def test_a_larger_min_insync_makes_what_was_said_before_void() -> None:
+    table = _table("a", "b")
+    table.apply(["place", 1, 1, [["a", "b"]], 3, 2])
+    assert (table.min_insync(1), table.min_insync_wanted(1), table.factor((1, 0))) == (1, 2, 3)
+    said = _state(table)
+    table.apply(["ensure", 1, 3])
+    assert _state(table) == said, "that is not wanted any more"
+    table.apply(["ensure", 1, 2])
+    assert table.min_insync(1) == 2
+    assert table.apply(["isr", 1, 0, said.epoch, said.version, ["a"]]) == _state(table), "a would not wait for b, which may lead"
+    assert _state(table).isr == ("a", "b")
+
+
+def test_a_table_that_was_kept_before_topics_had_a_factor() -> None:
+    table = _table("a", "b", "c")
+    table.apply(["place", 1, 2, [["a", "b"], ["b", "c"]]])
+    document = json.loads("".join(json_pieces(table.snapshot())))
+    del document["chosen"]
+    document["topics"] = [row[:3] for row in document["topics"]]
+    other = ReplicaTable()
+    other.restore(document)
+    assert (other.factor((1, 0)), other.min_insync(1), other.min_insync_wanted(1)) == (2, 2, 2), "it asks for what it has"
+
+
 _COMMANDS = st.one_of(
     st.tuples(st.just("register"), st.sampled_from(_NODES), st.integers(1, 5)),
     st.tuples(st.just("fence"), st.sampled_from(_NODES), st.integers(1, 5)),
@@ -128,6 +167,9 @@ _COMMANDS = st.one_of(
     st.tuples(st.just("replicas"), st.integers(0, 2), st.lists(st.sampled_from(_NODES), unique=True, min_size=1)),
     st.tuples(st.just("unregister"), st.sampled_from(_NODES)),
     st.tuples(st.just("remove")),
+    st.tuples(st.just("retire"), st.sampled_from(_NODES), st.booleans()),
+    st.tuples(st.just("require"), st.just(1), st.integers(0, 4), st.integers(0, 3)),
+    st.tuples(st.just("ensure"), st.just(1), st.integers(1, 3)),
 )
 
 
@@ -156,6 +198,7 @@ def test_whatever_comes_the_rules_hold(commands: list[tuple[Any, ...]]) -> None:
             assert state.isr, "an isr is never empty"
             assert not state.leader or state.leader in state.isr
             assert not set(state.isr) & set(state.elr)
+            assert not (state.leader and state.elr) or len(state.isr) < table.min_insync(1), "who may lead misses nothing"
             assert not state.leader or table.brokers[state.leader].live
             old = before.get(key)
             if old is None or old == state:
@@ -169,3 +212,6 @@ def test_whatever_comes_the_rules_hold(commands: list[tuple[Any, ...]]) -> None:
     other.restore(document)
     assert dict(other.items()) == dict(table.items())
     assert other.brokers == table.brokers and other.targets == table.targets
+    for key in dict(table.items()):
+        assert other.factor(key) == table.factor(key)
+    assert (other.min_insync(1), other.min_insync_wanted(1)) == (table.min_insync(1), table.min_insync_wanted(1))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from braidmq.base.clock import SystemClock
 from braidmq.base.config import Config, Listen
@@ -31,6 +32,10 @@ class Nodes:
         self._settings: dict[str, object] = {"durability": "quorum", **settings}
         self._clock = SystemClock()
         self.replication = ReplicationSettings(lag_s=1.0)
+        self.node_settings: dict[str, Any] = {}
+        """Others than the usual ones of `NodeSettings`."""
+        self.forgotten: list[str] = []
+        """Nodes of which somebody said that they do not come back."""
         self.quorum = LocalQuorum(RealDisk(), str(directory / "quorum"), self._clock)
         self.servers: dict[str, BrokerServer] = {}
 
@@ -57,11 +62,14 @@ class Nodes:
             identity.address = address
             settings = NodeSettings(
                 node=name, cluster_id="tests", about={"cluster": address, "rack": f"rack-{name}"}, session_s=3.0, suspect_s=0.3,
-                rebalance_interval_s=0.0, follower_reads=config.follower_reads,
+                **{"rebalance_interval_s": 0.0, "follower_reads": config.follower_reads, **self.node_settings},
             )  # fmt: skip
             return Clustering(
-                settings, self.quorum, transport, book, self._clock, self.replication, close=transport.close
+                settings, self.quorum, transport, book, self._clock, self.replication, close=transport.close, forgotten=forgotten
             )
+
+        async def forgotten(node: str) -> None:
+            self.forgotten.append(node)
 
         server = self.servers[name] = BrokerServer(config, clustering=clustering)
         async with asyncio.timeout(PATIENCE_S):

@@ -397,7 +397,7 @@ class Config:
         False, kinds.boolean(), "Whether this node answers `braid discover` and `flymq-discover` in the local network, by mDNS."
     )
     replication_factor: int = _setting(
-        3, kinds.count(1, 100), "Replicas of a topic's partitions, or as many as there are nodes where these are fewer."
+        3, kinds.count(1, 100), "Replicas of a topic's partitions, or as many as there are nodes, until others come."
     )
     min_insync: int = _setting(
         2, kinds.count(1, 100), "Replicas that must have a record before it is acknowledged; 1 where there is one replica."

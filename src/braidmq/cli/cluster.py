@@ -42,15 +42,34 @@ def register(commands: Subparsers) -> None:
     reassign.add_argument("--replicas", metavar="NODES", help="all nodes that are to have it, with commas; the first leads")
     reassign.add_argument("--wait", action="store_true", help="return when everything is where it is to be")
     add_server_options(reassign)
+    require = add_verb(
+        group, "require", "Say how many replicas a topic is to have, and how many an acknowledgement needs.", run_require,
+        "Missing replicas are copied in the background; those that are too many stay until `reassign` names others. A larger "
+        "min_insync holds as soon as every partition has so many replicas in sync.",
+    )  # fmt: skip
+    require.add_argument("topic", metavar="TOPIC", help="name of the topic")
+    require.add_argument("--replicas", type=int, default=0, metavar="N", help="nodes that are to have each partition")
+    require.add_argument("--min-insync", type=int, default=0, metavar="N", help="replicas in sync that an acknowledgement needs")
+    add_server_options(require)
     empty = add_verb(
         group, "decommission", "Empty a node: everything it has goes to others.", run_decommission,
-        "Asks first when run on a terminal. Once `braid cluster status` shows that it has nothing left, stop it for good.",
+        "Asks first when run on a terminal. Once nothing is left there, which --wait waits for, stop the node for good; a minute "
+        "later the others forget it.",
     )  # fmt: skip
     empty.add_argument("node", metavar="NODE", help="name of the node")
     empty.add_argument("--undo", action="store_true", help="let it have partitions again")
     empty.add_argument("--wait", action="store_true", help="return when nothing is left there")
     add_removal_options(empty)
     add_server_options(empty)
+    forget = add_verb(
+        group, "forget", "A node does not come back: others get what it had, and the cluster goes on without it.", run_forget,
+        "For a machine that is lost. Asks first when run on a terminal. What only that node had is lost with it. Should it come "
+        "back all the same, it has to begin with an empty data directory.",
+    )  # fmt: skip
+    forget.add_argument("node", metavar="NODE", help="name of the node")
+    forget.add_argument("--wait", action="store_true", help="return when the cluster knows it no more")
+    add_removal_options(forget)
+    add_server_options(forget)
     start = add_verb(
         group, "start", "Run some nodes on this machine, with an etcd of their own, until Ctrl-C.", run_start,
         "Each node is a program with a directory, a log and ports of its own. One that is killed is started again after a while.",
@@ -78,12 +97,17 @@ def findings(document: dict[str, Any]) -> list[str]:
     """What of a cluster needs a person, worst first."""
     found = [document["trouble"]] if document["trouble"] else []
     found += [f"node {row['node']} is {row['status']}" for row in document["nodes"] if row["status"] in ("dead", "suspect")]
+    journals = document["journals"]
+    behind = [name for name in journals.get("replicas", ()) if name not in journals["isr"]]
+    if behind:
+        found.append(f"the broker's own journals have a replica that is behind: {', '.join(behind)}")
     rows = document["partitions"]
     led = [row for row in rows if row["leader"]]
     for text, those in (
         ("without a leader", [row for row in rows if not row["leader"]]),
         ("with fewer replicas in sync than acknowledgements need", [row for row in led if len(row["isr"]) < row["min_insync"]]),
         ("with replicas that are behind", [row for row in led if not set(row["replicas"]) <= set(row["isr"])]),
+        ("with fewer replicas than they are to have", [row for row in rows if len(row["replicas"]) < row["factor"]]),
     ):
         names = [f"{row['topic']}/{row['partition']}" for row in those]
         if names:
@@ -101,6 +125,9 @@ def run_status(args: argparse.Namespace) -> int:
     else:
         name, coordinator = printable(document["cluster_id"]), printable(document["coordinator"] or "nobody")
         print(f"cluster {name}, coordinated by {coordinator}, epoch {document['epoch']}")
+        isr = document["journals"].get("isr", ())
+        having = document["journals"].get("replicas", ())
+        print(f"its journals are on {printable(_names(having))}, in sync: {printable(_names(isr))}")
         print_table(
             ("NODE", "STATUS", "CLIENTS", "RACK", "LEADERS", "REPLICAS"),
             [
@@ -160,7 +187,8 @@ def _behind(lag: dict[str, int]) -> str:
     return ", ".join(f"{node} {count:,}" for node, count in lag.items() if count) or "-"
 
 
-def _steer(args: argparse.Namespace, verb: str, *words: str) -> int:
+def _steer(args: argparse.Namespace, verb: str, *words: str, node: str = "") -> int:
+    """`node` is the one that is to be empty when `--wait` is over."""
     from braidmq.cli.output import note, print_table, printable
 
     with open_client(args) as client:
@@ -169,24 +197,34 @@ def _steer(args: argparse.Namespace, verb: str, *words: str) -> int:
         rows = [(move["topic"], move["partition"], move["from_node"] or "-", move["to_node"] or "-") for move in done["moves"]]
         print_table(("TOPIC", "PARTITION", "LED BY", "NOW BY"), rows)
     note(printable(done["message"]))
-    return _wait(args) if getattr(args, "wait", False) else Exit.OK
+    return _wait(args, node) if getattr(args, "wait", False) else Exit.OK
 
 
-def _wait(args: argparse.Namespace) -> int:
-    """Until nothing is on its way any more; says what it waits for whenever that changes."""
+def _wait(args: argparse.Namespace, node: str) -> int:
+    """Until nothing is on its way any more, or nothing left on `node`; says what it waits for whenever that changes."""
     from braidmq.cli.output import note, printable
 
-    said = -1
+    def matters(move: dict[str, Any]) -> bool:
+        return node in (*move["leaves"], *move["target"]) if node else bool(move["target"])
+
+    said = ""
     with open_client(args) as client:
-        while moves := client.cluster.progress():
-            if len(moves) != said:
-                said = len(moves)
-                first = moves[0]
-                where = f"{first['topic']}/{first['partition']} to {', '.join(first['target'])}"
-                note(f"{said:,} partitions are on their way: {printable(where)}{' ...' if said > 1 else ''}")
+        while moves := [move for move in client.cluster.progress() if matters(move)]:
+            text = f"{len(moves):,} partitions are on their way: {_way(moves[0])}{' ...' if len(moves) > 1 else ''}"
+            if text != said:
+                said = text
+                note(printable(text))
             time.sleep(_LOOK_AGAIN_S)
-    note("everything is where it is to be")
+    note(f"{printable(node)} has nothing left" if node else "everything is where it is to be")
     return Exit.OK
+
+
+def _way(move: dict[str, Any]) -> str:
+    where = f"{move['topic']}/{move['partition']}"
+    if not move["target"]:
+        return f"{where} is still on {_names(move['leaves'])}"
+    missing = f", waits for {_names(move['waits_for'])}" if move["waits_for"] else ""
+    return f"{where} to {_names(move['target'])}{missing}"
 
 
 def run_rebalance(args: argparse.Namespace) -> int:
@@ -204,17 +242,50 @@ def run_reassign(args: argparse.Namespace) -> int:
 
 
 def run_decommission(args: argparse.Namespace) -> int:
-    from braidmq.cli.output import note, printable
+    from braidmq.cli.output import printable
 
     if args.undo:
         return _steer(args, "recommission", args.node)
     if args.dry_run:
-        having = sum(1 for row in _document(args)["partitions"] if args.node in row["replicas"])
-        note(f"would move {having:,} partitions away from {printable(args.node)}")
+        _say_what_would_move(args)
         return Exit.OK
     if not confirmed(args, f"move everything away from {printable(args.node)}"):
         return Exit.FAILED
-    return _steer(args, "decommission", args.node)
+    return _steer(args, "decommission", args.node, node=args.node)
+
+
+def _say_what_would_move(args: argparse.Namespace) -> None:
+    from braidmq.cli.output import note, printable
+
+    document = _document(args)
+    having = [row for row in document["partitions"] if args.node in row["replicas"]]
+    left = sum(1 for row in document["nodes"] if row["node"] != args.node and row["status"] != "leaving")
+    note(f"would move {len(having):,} partitions away from {printable(args.node)}")
+    short = sum(1 for row in having if row["factor"] > left)
+    if short:
+        note(f"{short:,} of them would have fewer replicas than they are to have: {left} nodes would be left")
+
+
+def run_forget(args: argparse.Namespace) -> int:
+    from braidmq.cli.output import note, printable
+
+    if args.dry_run:
+        _say_what_would_move(args)
+        return Exit.OK
+    if not confirmed(args, f"go on without {printable(args.node)} for good"):
+        return Exit.FAILED
+    ended = _steer(args, "forget", args.node, node=args.node)
+    if args.wait:
+        while args.node in (row["node"] for row in _document(args)["nodes"]):
+            time.sleep(_LOOK_AGAIN_S)
+        note(f"the cluster has forgotten {printable(args.node)}")
+    return ended
+
+
+def run_require(args: argparse.Namespace) -> int:
+    if args.replicas <= 0 and args.min_insync <= 0:
+        raise BraidError("INVALID_ARGUMENT", reason="say how many with --replicas, --min-insync or both")
+    return _steer(args, "require", args.topic, str(args.replicas), str(args.min_insync))
 
 
 def run_start(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ over sees what is to be done, and goes on.
     its session is over, or it is suspected  fence: its partitions get other leaders, and nobody waits for it
     a topic has no replicas                  place
     a topic is gone                          remove
-    a partition is on its way to others      wait until they are in sync, then let go of those who have it too many
+    partitions are to have other replicas    see `moving.py`
     leaders are spread unevenly              move some, each to a replica in sync
 """
 
@@ -22,7 +22,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.base.errors import BraidError
-from braidmq.cluster.partition_state import LogKey
+from braidmq.cluster.moving import Moving
+from braidmq.cluster.partition_state import LogKey, PartitionState
 from braidmq.cluster.placement import STRATEGIES, Load, Node, leaders_to_move
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_S: Final = 1.0
 _RETRY_S: Final = 0.2
 _REPLICAS: Final = "replicas"
+_LEADERS_AT_ONCE: Final = 16
+"""Leaders that one look moves by itself: others wait for what the coordinator sees next."""
 
 logger = logging.getLogger("braidmq.cluster")
 
@@ -41,11 +44,13 @@ class Coordinator:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._balanced_s = 0.0
+        self.moving = Moving(node, self._submit, self.wake)
         self._leaving: dict[str, int] = {}
         """Nodes that are about to stop, and their generations: they are not registered again."""
 
     def start(self) -> None:
         self._balanced_s = self._node.clock.monotonic()
+        self.moving.begin()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -78,8 +83,8 @@ class Coordinator:
     async def _look(self) -> None:
         await self._mind_brokers()
         await self._mind_topics()
-        await self._mind_moves()
         await self._mind_journals()
+        await self.moving.mind()
         await self._mind_balance()
 
     # --- brokers
@@ -139,47 +144,35 @@ class Coordinator:
         settings = self._node.settings
         table = self._node.table
         nodes = [Node(name, table.brokers[name].about.get("rack", "")) for name in table.placeable()]
-        factor = min(settings.replication_factor, len(nodes))
         strategy = STRATEGIES[settings.placement]
         load = Load.of(state for _, state in table.items()) if settings.placement == "least-loaded" else Load()
-        placed = strategy(nodes, partitions, factor, load, begin)
-        await self._submit("place", topic_id, min(settings.min_insync, factor), placed)
+        placed = strategy(nodes, partitions, min(settings.replication_factor, len(nodes)), load, begin)
+        # Nodes that are away get what there are too few others for. They belong here, and catch up when they are back.
+        away = [name for name in table.lasting() if name not in table.placeable()]
+        factor = min(settings.replication_factor, len(nodes) + len(away))
+        for partition, replicas in enumerate(placed):
+            first = (begin + partition) % max(1, len(away))
+            replicas += [*away[first:], *away[:first]][: max(0, factor - len(replicas))]
+        wanted = min(settings.min_insync, settings.replication_factor)
+        await self._submit("place", topic_id, min(wanted, factor), placed, settings.replication_factor, wanted)
 
-    # --- moves
-
-    async def reassign(self, key: LogKey, replicas: list[str]) -> None:
-        """Let other nodes have a partition; it stays served on the way there."""
-        table = self._node.table
-        state = table.state(key)
-        unknown = [name for name in replicas if name not in table.brokers]
-        if state is None or unknown or not replicas or len(set(replicas)) != len(replicas):
-            reason = f"there is no node {unknown[0]}" if unknown else "name the partition's new nodes, each once"
-            raise BraidError("INVALID_ARGUMENT", reason=reason)
-        together = [*replicas, *(name for name in state.replicas if name not in replicas)]
-        await self._submit("replicas", *key, state.epoch, state.version, together, replicas)
-        self.wake()
-
-    async def _mind_moves(self) -> None:
-        table = self._node.table
-        for key, target in list(table.targets.items()):
-            state = table.state(key)
-            if state is None or not set(target) <= set(state.isr):
-                continue
-            if state.leader not in target:
-                await self._submit("lead", *key, state.epoch, state.version, target[0])
-                state = table.state(key)
-                if state is None or state.leader not in target:
-                    continue
-            await self._submit("replicas", *key, state.epoch, state.version, list(target), [])
-            logger.info("partition %s is on %s now", key, ", ".join(target))
+    # --- leaders
 
     async def lead(self, key: LogKey, name: str) -> None:
-        """Let a replica in sync lead."""
-        state = self._node.table.state(key)
-        if state is None or name not in state.isr:
-            able = ", ".join(state.isr) if state is not None else "nobody"
-            raise BraidError("INVALID_ARGUMENT", reason=f"{name} is not in sync: {able} may lead")
-        await self._submit("lead", *key, state.epoch, state.version, name)
+        """Let a replica in sync lead; when this returns, it does."""
+        table = self._node.table
+
+        async def step(state: PartitionState) -> bool:
+            able = [other for other in state.isr if other in table.live()]
+            if name not in able:
+                reason = f"{name} is not here or not in sync: {', '.join(able) or 'nobody'} may lead"
+                raise BraidError("INVALID_ARGUMENT", reason=reason)
+            if state.leader != name:
+                await self._submit("lead", *key, state.epoch, state.version, name)
+            after = table.state(key)
+            return after is None or after.leader == name
+
+        await self.moving.insist(key, step)
 
     # --- by hand
 
@@ -193,15 +186,19 @@ class Coordinator:
                 await self.lead(self._key(topic, partition), name)
                 return {"leader": name}
             case "reassign", [topic, partition, *names]:
-                await self.reassign(self._key(topic, partition), names)
+                await self.moving.reassign(self._key(topic, partition), names)
                 return {"target": names}
             case "decommission", [name]:
-                return {"moving": await self.decommission(name)}
+                return await self.moving.decommission(name)
+            case "forget", [name]:
+                return await self.moving.forget(name)
+            case "require", [topic, factor, min_insync]:
+                return await self.require(topic, _number(factor), _number(min_insync))
             case "recommission", [name]:
                 await self._submit("retire", name, False)
                 return {"node": name}
             case "progress", []:
-                return {"moves": self.progress()}
+                return {"moves": self.moving.progress()}
         raise BraidError("INVALID_ARGUMENT", reason=f"the cluster cannot {verb} {' '.join(words)}".rstrip())
 
     def _key(self, topic: str, partition: str) -> LogKey:
@@ -210,44 +207,20 @@ class Coordinator:
             raise BraidError("INVALID_ARGUMENT", reason=f"{topic} has no partition {partition}")
         return found.id, int(partition)
 
-    def progress(self) -> list[dict[str, Any]]:
-        """Partitions that are on their way."""
-        table, topics = self._node.table, self._node.broker.topics
-        moves = []
-        for key, target in table.targets.items():
-            state, topic = table.state(key), topics.by_id(key[0])
-            if state is not None and topic is not None:
-                missing = [name for name in target if name not in state.isr]
-                moves.append({"topic": topic.name, "partition": key[1], "target": list(target), "waits_for": missing})
-        return moves
-
-    # --- decommission
-
-    async def decommission(self, name: str) -> int:
-        """Empty a node: everything that it has goes to others. Returns how many partitions are on their way."""
-        table = self._node.table
-        if name not in table.brokers:
-            raise BraidError("INVALID_ARGUMENT", reason=f"there is no node {name}")
-        others = [other for other in table.placeable() if other != name]
-        if not others:
-            raise BraidError("INVALID_ARGUMENT", reason="no other node could have what it has")
-        await self._submit("retire", name, True)
-        load = Load.of(state for _, state in table.items())
-        moving = 0
-        for key, state in list(table.items()):
-            current = table.targets.get(key, state.replicas)
-            if name not in current:
-                continue
-            free = sorted((other for other in others if other not in current), key=lambda other: (load.replicas[other], other))
-            target = [other for other in current if other != name]
-            if free:
-                target.insert(list(current).index(name), free[0])
-                load.replicas[free[0]] += 1
-            if not target:
-                continue
-            await self.reassign(key, target)
-            moving += 1
-        return moving
+    async def require(self, topic: str, factor: int, min_insync: int) -> dict[str, Any]:
+        """How many replicas a topic's partitions are to have, and how many of them have to have a record; 0 leaves it as it is."""
+        table, found = self._node.table, self._node.broker.topic(topic)
+        nodes = len(table.lasting())
+        if factor > nodes:
+            raise BraidError("INVALID_ARGUMENT", reason=f"there are {nodes} nodes: a partition cannot have {factor} replicas")
+        keys = [(found.id, partition) for partition in range(found.partitions)]
+        least = factor or min(map(table.factor, keys))
+        if (min_insync or table.min_insync_wanted(found.id)) > least:
+            reason = f"of {least} replicas no {min_insync or table.min_insync_wanted(found.id)} can be in sync"
+            raise BraidError("INVALID_ARGUMENT", reason=reason)
+        await self._submit("require", found.id, factor, min_insync)
+        self.wake()
+        return {"topic": topic, "factor": max(map(table.factor, keys)), "min_insync": table.min_insync_wanted(found.id)}
 
     # --- the journals' own replicas
 
@@ -258,13 +231,22 @@ class Coordinator:
             return
         table = node.table
         retired = {name for name, record in table.brokers.items() if record.retired}
-        replicas = [name for name in state.replicas if name not in retired or name == node.node]
-        spare = [name for name in table.placeable() if name not in replicas]
+        stay = [name for name in state.replicas if name not in retired]
+        spare = [name for name in table.placeable() if name not in stay]
         # An even number needs as many to agree as the odd one above it, and survives no more; but two are better than one.
-        while len(replicas) < node.settings.replication_factor and spare:
-            replicas.append(spare.pop(0))
-        if tuple(replicas) != state.replicas:
-            await node.journals.set_replicas(tuple(replicas))
+        while len(stay) < node.settings.replication_factor and spare:
+            stay.append(spare.pop(0))
+        live = node.live()
+        here = [name for name in stay if name in live]
+        # Whoever is being emptied has them until those who stay are in sync, and are enough.
+        enough = len(here) >= min(len(stay), node.journals.min_insync) and set(here) <= set(state.isr)
+        kept = [name for name in state.replicas if name in retired and name != node.node and name in state.isr and not enough]
+        me = [node.node] if node.node in retired else []
+        replicas = (*stay, *kept, *me)
+        if set(replicas) != set(state.replicas):
+            await node.journals.set_replicas(replicas)
+        elif me and enough and here:
+            await node.journals.hand_over(set(here), stays=True)
 
     # --- balance
 
@@ -277,15 +259,17 @@ class Coordinator:
                 leaders[state.leader] += 1
         return leaders
 
-    async def rebalance(self, threshold: float = 0.0) -> list[tuple[str, int, str, str]]:
+    async def rebalance(self, threshold: float = 0.0, moves_max: int | None = None) -> list[tuple[str, int, str, str]]:
         """Spread leaders evenly over those in sync; (topic, partition, from, to) of those that moved."""
         table = self._node.table
         states = [(key, state) for key, state in table.items() if key not in table.targets]
         before = dict(states)
         moved = []
-        for key, name in leaders_to_move(states, table.placeable(), threshold):
+        for key, name in leaders_to_move(states, table.placeable(), threshold)[:moves_max]:
             topic = self._node.broker.topics.by_id(key[0])
-            if topic is None:
+            state = table.state(key)
+            # Whoever died or fell behind since this was thought out does not get it.
+            if topic is None or state is None or name not in state.isr or name not in self._node.live():
                 continue
             # One after the other, each when the one before is done: others go on meanwhile.
             await self.lead(key, name)
@@ -296,7 +280,17 @@ class Coordinator:
         settings = self._node.settings
         now_s = self._node.clock.monotonic()
         if settings.rebalance_interval_s and now_s - self._balanced_s >= settings.rebalance_interval_s:
-            self._balanced_s = now_s
-            moved = await self.rebalance(settings.rebalance_threshold)
+            moved = await self.rebalance(settings.rebalance_threshold, _LEADERS_AT_ONCE)
             if moved:
                 logger.info("%d leaders were moved to spread them", len(moved))
+            if len(moved) == _LEADERS_AT_ONCE:
+                # The others after another look at who is here.
+                self.wake()
+            else:
+                self._balanced_s = now_s
+
+
+def _number(word: str) -> int:
+    if not (word.isascii() and word.isdigit() and len(word) < 10):
+        raise BraidError("INVALID_ARGUMENT", reason=f"{word} is not a number of replicas")
+    return int(word)

@@ -114,6 +114,19 @@ class EtcdClient:
                 await asyncio.sleep(_PAUSE_S)
         raise BraidError("QUORUM_UNAVAILABLE", reason=reason)
 
+    async def versions(self) -> dict[str, str]:
+        """What each endpoint runs, by its URL; those that do not answer are left out."""
+        found = {}
+        for endpoint in self._endpoints:
+            try:
+                status, answer = await endpoint.post("/v3/maintenance/status", b"{}", self._headers(), self.timeout_s)
+            except (NotSent, Broken):
+                continue
+            version = _parsed(answer).get("version") if status == 200 else None
+            if isinstance(version, str):
+                found[endpoint.url] = version
+        return found
+
     async def stream(self, path: str, body: dict[str, Any], silence_s: float) -> AsyncIterator[dict[str, Any]]:
         """Answers one by one, from one endpoint. Raises Refused, or QUORUM_UNAVAILABLE when it breaks or is silent for too long."""
         endpoint = self._endpoints[self._current % len(self._endpoints)]

@@ -117,6 +117,17 @@ class EtcdMembers:
                 raise BraidError("QUORUM_UNAVAILABLE", reason=f"member {name} of etcd does not get the data")
             await asyncio.sleep(_PAUSE_S)
 
+    async def keep_address(self, name: str, peer_url: str) -> None:
+        """Tell the members where this one is now: they would go on dialling where it was."""
+        row = next((row for row in await self.rows() if row.get("name") == name), None)
+        if row is None or peer_url in row.get("peerURLs", ()):
+            return
+        try:
+            await self._client.call("/v3/cluster/member/update", {"ID": row["ID"], "peerURLs": [peer_url]}, repeatable=True)
+        except Refused as refused:
+            raise BraidError("QUORUM_UNAVAILABLE", reason=f"etcd refused: {refused}") from None
+        logger.info("member %s of etcd is at %s now", name, peer_url)
+
     async def remove(self, name: str) -> bool:
         """Whether there was a member of this name."""
         row = next((row for row in await self.rows() if row.get("name") == name), None)

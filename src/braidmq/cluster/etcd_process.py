@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from braidmq.base.errors import BraidError
+from braidmq.cluster.etcd_client import EtcdClient
 from braidmq.cluster.quorum_session import ended
 
 HEARTBEAT_MS: Final = 50
@@ -73,9 +74,13 @@ async def checked_etcd() -> str:
     try:
         async with asyncio.timeout(_VERSION_SECONDS_MAX):
             output, _ = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+    except BaseException as fault:
+        # Nobody waits for it any more: it took too long, or this node is to stop.
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+        if not isinstance(fault, TimeoutError):
+            raise
         raise BraidError("ETCD_UNUSABLE", reason=f"{path} --version does not end", command=_INSTALL) from None
     text = output.decode(errors="replace")
     if not usable_version(text):
@@ -83,6 +88,14 @@ async def checked_etcd() -> str:
         reason = f"{path} is too old: {version}; releases before 3.4.22 and 3.5.6 lose data"
         raise BraidError("ETCD_UNUSABLE", reason=reason, command=_INSTALL)
     return path
+
+
+async def check_endpoints(client: EtcdClient) -> None:
+    """Raises ETCD_UNUSABLE when one of the members that somebody else runs is too old; those that do not answer are not known."""
+    for url, version in (await client.versions()).items():
+        if not usable_version(f"etcd Version: {version}"):
+            reason = f"the etcd at {url} is too old: {version[:80]}; releases before 3.4.22 and 3.5.6 lose data"
+            raise BraidError("ETCD_UNUSABLE", reason=reason, command=_INSTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -64,11 +64,17 @@ class NodeSettings:
     session_s: float = 6.0
     suspect_s: float = 1.0
     """How long a node that was heard of before may fail to answer before others lead in its place."""
+    forget_s: float = 60.0
+    """How long a node that was emptied may be gone before the others forget it: it may only have been restarted."""
     rebalance_interval_s: float = 300.0
     """0 moves no leader unless somebody asks."""
     rebalance_threshold: float = 0.2
     follower_reads: bool = False
     """Whether clients may read from replicas here."""
+
+
+async def _nobody_counts(node: str) -> None:
+    """Where the nodes run no etcd, there is nothing that a node could be missing from."""
 
 
 class Replicating(Protocol):
@@ -123,6 +129,8 @@ class ClusterNode(NodeCalls):
         self.moved = asyncio.Event()
         """Set, and another one put in its place, whenever something changed that is waited for."""
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.forgotten: Callable[[str], Awaitable[object]] = _nobody_counts
+        """Called before a node that does not come back is forgotten."""
         self.watchers: list[Callable[[], None]] = []
         """Told when nodes may have come or gone."""
         self.stopping = False
@@ -451,8 +459,11 @@ class ClusterNode(NodeCalls):
         except BraidError as error:
             logger.debug("the isr of %s: %s", key, error)
             return None
-        answer = unpack(payload)[0]
-        return None if answer is None else PartitionState.of(answer)
+        found, min_insync = unpack(payload)[0]
+        if found is None or min_insync != self.table.min_insync(key[0]):
+            # A state counts by the `min_insync` that held when it was made, and the journal here lacks a change of that.
+            return None
+        return PartitionState.of(found)
 
     async def _alter(self, document: dict[str, Any]) -> PartitionState | None:
         place = [*document["key"], document["epoch"], document["version"]]
@@ -462,8 +473,9 @@ class ClusterNode(NodeCalls):
 
     async def _isr_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
         self.check_coordinates()
-        state = await self._alter(unpack(payload)[0])
-        return pack(None if state is None else state.document())
+        document = unpack(payload)[0]
+        state = await self._alter(document)
+        return pack([None if state is None else state.document(), self.table.min_insync(document["key"][0])])
 
     # --- what the broker asks (`broker/peers.py`)
 
@@ -554,6 +566,9 @@ class ClusterNode(NodeCalls):
         leader = self.coordinator_node()
         if leader not in self.live():
             return f"nobody coordinates: {leader or 'no node'} is away, and no replica of the journals that may lead is here"
+        state, needed = self.journals.state, self.journals.min_insync
+        if state is not None and len(state.isr) < needed:
+            return f"the journals have {len(state.isr)} of the {needed} replicas in sync that they need: {', '.join(state.isr)}"
         return ""
 
     async def document(self) -> dict[str, Any]:

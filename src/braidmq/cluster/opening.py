@@ -1,9 +1,12 @@
 """From settings to a place in a cluster: the port for other nodes, the quorum, and who this node is.
 
 A node that has been here before needs nobody: its etcd has its data, and what it knows of the cluster is in the file `cluster`
-of the data directory. A new one goes in through a peer that is there. Where nobody is there yet, the node without peers begins
-the cluster, or the one whose own address is the first of the list; the others wait for it. So one list does for all, and two
-beginnings cannot come from it by chance.
+of the data directory. A new one goes in through a peer that is there, or through one that answers by mDNS. Where nobody is there
+yet, the node without peers begins the cluster, or the one whose own address is the first of the list; the others wait for it.
+
+That nobody is there is nothing one can see: a node with an empty disk that reaches nobody may be the replacement of one that was
+lost, started before its network was up. So the first of the list begins only when most of the list are here, itself counted, and
+none of them belongs to a cluster. Two beginnings cannot come from one list by chance.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import logging
 import os
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,28 +27,30 @@ from braidmq.base import limits
 from braidmq.base.clock import Clock
 from braidmq.base.config_listen import ANY_HOST, split_address
 from braidmq.base.config_settings import Config
-from braidmq.base.disk import Disk
+from braidmq.base.disk import Buffer, Disk
 from braidmq.base.errors import BraidError
 from braidmq.cluster.cluster_tls import client_context, cluster_contexts
 from braidmq.cluster.etcd_client import EtcdClient
 from braidmq.cluster.etcd_members import EtcdMembers, Invitation, ask_to_join, serve_joining
-from braidmq.cluster.etcd_process import EtcdMember, EtcdProcess, EtcdTls
+from braidmq.cluster.etcd_process import EtcdMember, EtcdProcess, EtcdTls, check_endpoints
 from braidmq.cluster.hello import Identity
 from braidmq.cluster.membership.gossip_codec import Status
 from braidmq.cluster.membership.gossip_udp import Gossip
-from braidmq.cluster.membership.mdns import Announcement, FoundNode
+from braidmq.cluster.membership.mdns import Announcement, FoundNode, discover
 from braidmq.cluster.membership.swim import Swim
 from braidmq.cluster.quorum import Guard, MetaQuorum, Ok, Put
 from braidmq.cluster.quorum_etcd import EtcdQuorum
 from braidmq.cluster.quorum_local import LocalQuorum
 from braidmq.cluster.quorum_session import ended
-from braidmq.cluster.transport import AddressBook
+from braidmq.cluster.transport import AddressBook, ClusterOp, Handler
 from braidmq.cluster.transport_tcp import TcpTransport
 
 _CLUSTER_KEY: Final = "cluster"
 """Of the quorum: the id of the cluster."""
 _MEET_SECONDS_MAX: Final = 3.0
 _PEERS_PAUSE_S: Final = 0.2
+_DISCOVER_S: Final = 2.0
+"""How long a node without peers listens for a cluster before it begins one."""
 _ENDPOINTS_S: Final = 15.0
 _INTRODUCE_S: Final = 2.0
 _QUORUM_SECONDS_MAX: Final = 120.0
@@ -104,6 +109,8 @@ class _Opening:
         disk.make_directory(config.data_dir)
         self._known = self._read_file()
         self._book = AddressBook()
+        self._found: list[str] = []
+        """Addresses of nodes that answered in the local network, where no peers are named."""
         token = _secret(environ, TOKEN_VARIABLE, disk, config.join_token_file, "join_token_file")
         if token and len(token) < limits.CLUSTER_TOKEN_CHARACTERS_MIN:
             reason = f"a join token has {limits.CLUSTER_TOKEN_CHARACTERS_MIN} characters or more: `openssl rand -hex 32` makes one"
@@ -131,6 +138,8 @@ class _Opening:
             origin = _origin(config, "cluster_listen")
             raise BraidError("CONFIG_INVALID_VALUE", key="cluster_listen", origin=origin, reason=reason) from fault
         self._me.address = config.cluster_advertise or dialable(bound)
+        if why := self._cannot_let_in():
+            transport.serve(ClusterOp.JOIN, _refuses_for_now(why))
         if not self._me.token and not host.startswith("127."):
             logger.warning("there is no join token: whoever reaches %s can join the cluster", self._me.address)
         members = None
@@ -144,6 +153,7 @@ class _Opening:
             password = _secret(self._environ, PASSWORD_VARIABLE, self._disk, config.quorum_password_file, "quorum_password_file")
             tls = client_context(config.quorum_tls_ca_file, config.quorum_tls_cert_file, config.quorum_tls_key_file)
             client = EtcdClient(config.quorum_endpoints, self._clock, tls, config.quorum_user, password)
+            await check_endpoints(client)
             quorum = self._over(client, config.quorum_prefix)
         else:
             quorum, members = await self._managed(transport, client_tls)
@@ -199,8 +209,12 @@ class _Opening:
         client = next((listen.address for listen in config.listen if listen.protocol == "flymq"), "")
         client = config.client_advertise or (dialable(client) if client else "")
         node = FoundNode(config.node_id, cluster_id, address, client, __version__)
-        interfaces = [split_address(address)[0]] if address.startswith("127.") else []
-        self._stack.push_async_callback((await Announcement.open(node, interfaces)).close)
+        self._stack.push_async_callback((await Announcement.open(node, self._interfaces())).close)
+
+    def _interfaces(self) -> list[str]:
+        """Where mDNS is spoken: everywhere, unless this node is on loopback alone."""
+        address = self._me.address
+        return [split_address(address)[0]] if address.startswith("127.") else []
 
     def _over(self, client: EtcdClient, prefix: str) -> EtcdQuorum:
         quorum = EtcdQuorum(client, self._clock, prefix)
@@ -289,25 +303,65 @@ class _Opening:
 
     async def _invited(self, transport: TcpTransport, peer_url: str) -> Invitation | None:
         """What a peer that is there says to a newcomer; None when it is ours to begin. Waits for the one that has to."""
-        peers = self._config.peers
+        peers = self._config.peers or await self._discovered()
         others = [peer for peer in peers if peer != self._me.address]
-        begins = not peers or peers[0] == self._me.address
-        told = ""
+        majority = len({*others, self._me.address}) // 2 + 1
+        told: dict[str, str] = {}
+        warned = False
         while True:
+            blank, elsewhere = {self._me.node}, False
             for peer in others:
+                node = ""
                 try:
                     node = await transport.meet(peer, _MEET_SECONDS_MAX)
                     return await ask_to_join(transport, node, peer_url)
                 except BraidError as fault:
-                    # It is not there, or waits as we do.
-                    if fault.code not in ("NODE_UNREACHABLE", "UNKNOWN_OPCODE"):
+                    # It is not there, waits as we do, or cannot let anybody in yet.
+                    if fault.code not in ("NODE_UNREACHABLE", "UNKNOWN_OPCODE", "QUORUM_UNAVAILABLE"):
                         raise
-                    if str(fault) != told:
-                        told = str(fault)
+                    if fault.code == "UNKNOWN_OPCODE":
+                        blank.add(node)
+                        continue
+                    elsewhere = elsewhere or fault.code == "QUORUM_UNAVAILABLE"
+                    if str(fault) != told.get(peer):
+                        told[peer] = str(fault)
                         logger.info("peer %s: %s", peer, fault)
-            if begins:
+            if self._begins and len(blank) >= majority and not elsewhere:
                 return None
+            if self._begins and not warned:
+                warned = True
+                logger.warning(
+                    "node %s begins a cluster when %d of the %d in `peers` are here, or joins theirs when they have one",
+                    self._me.node, majority, len(others) + 1,
+                )  # fmt: skip
             await asyncio.sleep(_PEERS_PAUSE_S)
+
+    @property
+    def _begins(self) -> bool:
+        """Whether it is this node that begins a cluster where there is none."""
+        peers = self._config.peers or self._found
+        return not peers or peers[0] == self._me.address
+
+    def _cannot_let_in(self) -> str:
+        """Why nobody may take this node for one that only waits for others, although it cannot let anybody in yet."""
+        if self._known.get("cluster_id") or self._disk.exists(f"{self._config.data_dir}/etcd/member"):
+            return f"{self._me.node} belongs to a cluster, and comes back to it"
+        return f"{self._me.node} is to begin a cluster" if self._begins else ""
+
+    async def _discovered(self) -> list[str]:
+        """Where nodes are that answer in the local network. One is joined if it is of the cluster that the settings name, or, where
+        they name none, if there is one cluster only and a secret to tell it from another's."""
+        wanted = self._me.cluster
+        if not self._config.discovery or not (wanted or self._me.token):
+            return []
+        found = [node for node in await discover(_DISCOVER_S, wanted, self._interfaces()) if node.node_id != self._me.node]
+        if len(clusters := sorted({node.cluster_id for node in found})) > 1:
+            reason = f"several clusters answer, {', '.join(clusters)}: name one of them"
+            raise BraidError("CONFIG_INVALID_VALUE", key="cluster_id", origin="configuration", reason=reason)
+        self._found = [node.cluster_addr for node in found]
+        if found:
+            logger.info("cluster %s answers at %s", clusters[0], ", ".join(self._found))
+        return self._found
 
     def _keep_endpoints(self, client: EtcdClient, members: EtcdMembers, member: EtcdMember, runs: bool) -> None:
         """Know where the members are, now and after a restart."""
@@ -315,6 +369,8 @@ class _Opening:
         async def look() -> None:
             while True:
                 try:
+                    if runs:
+                        await members.keep_address(member.name, member.peer_url)
                     found = await members.endpoints()
                 except BraidError as fault:
                     logger.debug("members of etcd are not known: %s", fault)
@@ -346,6 +402,13 @@ class _Opening:
         self._known.update(known)
         if self._known != before:
             self._disk.replace_file(self._file, json.dumps(self._known).encode())
+
+
+def _refuses_for_now(why: str) -> Handler:
+    async def refuse(node: str, payload: memoryview) -> Sequence[Buffer]:
+        raise BraidError("QUORUM_UNAVAILABLE", reason=why)
+
+    return refuse
 
 
 def dialable(address: str) -> str:

@@ -42,11 +42,15 @@ class ClusterFigures:
     isr: Counter[int]
     """Of partitions that this node leads: how many have how many replicas in sync."""
     under_replicated: int
-    """Of partitions that this node leads: those with replicas that are not in sync."""
+    """Of partitions that this node leads: those with fewer replicas in sync than there are to be, or as there are nodes."""
     under_min_insync: int
     offline: int
     """Partitions that nobody leads, of the whole cluster."""
     reassigning: int
+    journals_replicas: int
+    """Nodes that have the broker's own journals."""
+    journals_isr: int
+    journals_min_insync: int
     elections: int
     isr_shrinks: int
     isr_expansions: int
@@ -64,6 +68,7 @@ class Overview:
     def figures(self) -> ClusterFigures:
         node, table = self._node, self._node.table
         leaders = replicas = under = below = offline = 0
+        lasting = len(table.lasting())
         isr: Counter[int] = Counter()
         lag: dict[str, int] = {}
         for key, state in table.items():
@@ -73,11 +78,14 @@ class Overview:
                 continue
             leaders += 1
             isr[len(state.isr)] += 1
-            under += len(state.isr) < len(state.replicas)
-            below += len(state.isr) < table.min_insync(key[0])
+            under += len(state.isr) < max(len(state.replicas), min(table.factor(key), lasting))
+            below += len(state.isr) < min(table.min_insync(key[0]), len(state.replicas))
             for name, missing in self._lags_of(key).items():
                 lag[name] = max(lag.get(name, 0), missing)
+        journals = node.journals.state
         return ClusterFigures(
+            journals_replicas=0 if journals is None else len(journals.replicas),
+            journals_isr=0 if journals is None else len(journals.isr), journals_min_insync=node.journals.min_insync,
             nodes=len(table.brokers), live=len(table.live()), coordinates=node.coordinates,
             has_coordinator=node.coordinator_node() in node.live(), leaders=leaders, replicas=replicas, isr=isr,
             under_replicated=under, under_min_insync=below, offline=offline, reassigning=len(table.targets),
@@ -129,6 +137,8 @@ class Overview:
         leaders = Counter(state.leader for _, state in node.table.items())
         replicas = Counter(name for _, state in node.table.items() for name in state.replicas)
         journals = node.journals.state
+        # A cluster of two has what it is to have with two replicas.
+        lasting = len(node.table.lasting())
         partitions = []
         for key, state in node.table.items():
             topic = node.broker.topics.by_id(key[0])
@@ -138,7 +148,9 @@ class Overview:
             partitions.append({
                 "topic": topic.name, "partition": key[1], "leader": state.leader, "epoch": state.epoch, "state": info.state,
                 "replicas": list(state.replicas), "isr": list(state.isr), "elr": list(state.elr), "target": list(info.target),
-                "min_insync": node.table.min_insync(key[0]), "lag": lags.get(key, {}),
+                "factor": min(node.table.factor(key), lasting), "lag": lags.get(key, {}),
+                "min_insync": min(node.table.min_insync(key[0]), len(state.replicas)),
+                "min_insync_wanted": node.table.min_insync_wanted(key[0]),
             })  # fmt: skip
         partitions.sort(key=lambda row: (str(row["topic"]), int(str(row["partition"]))))
         return {
@@ -146,7 +158,9 @@ class Overview:
             "node": node.node,
             "coordinator": node.coordinator_node(),
             "epoch": journals.epoch if journals is not None else 0,
-            "journals": {} if journals is None else {"replicas": list(journals.replicas), "isr": list(journals.isr)},
+            "journals": {} if journals is None else {
+                "replicas": list(journals.replicas), "isr": list(journals.isr), "min_insync": node.journals.min_insync,
+            },
             "trouble": node.trouble,
             "nodes": [
                 {

@@ -8,12 +8,17 @@ is only who may write this journal (`node.py`).
     fence NODE GENERATION                     it is not here any more: others lead, and nobody waits for it
     retire NODE [true|false]                  nothing new is placed on it, or again
     unregister NODE                           it is gone for good
-    place TOPIC MIN_INSYNC [REPLICAS...]      a new topic's partitions
+    place TOPIC MIN_INSYNC [REPLICAS...] FACTOR WANTED
+                                              a new topic's partitions; each is to have FACTOR replicas, and WANTED is to be the
+                                              min_insync, as soon as there are nodes enough
+    require TOPIC FACTOR MIN_INSYNC           other numbers for a topic; 0 leaves one as it is
+    ensure TOPIC MIN_INSYNC                   the min_insync that is wanted holds from now on: as many are in sync everywhere
     isr TOPIC PARTITION EPOCH VERSION ISR     the leader says who has everything
     settle TOPIC PARTITION EPOCH VERSION      what was said from this version and is not known to have happened never does
     lead TOPIC PARTITION EPOCH VERSION NODE   another one is to lead
-    replicas TOPIC PARTITION EPOCH VERSION REPLICAS TARGET
-                                              others have it; while TARGET is not empty, it is on its way there
+    replicas TOPIC PARTITION EPOCH VERSION REPLICAS TARGET [FACTOR]
+                                              others have it; while TARGET is not empty, it is on its way there. Somebody who
+                                              chose its nodes by hand also chose how many it is to have: FACTOR
     remove TOPIC                              a topic is deleted
 
 Commands that name epoch and version change nothing unless the partition is still as they say: the answer is the state as it is.
@@ -59,8 +64,14 @@ class ReplicaTable:
         self._partitions: dict[int, int] = {}
         """Topic id to how many of its partitions are placed."""
         self._min_insync: dict[int, int] = {}
+        self._factors: dict[int, int] = {}
+        self._min_insync_wanted: dict[int, int] = {}
+        self._chosen: dict[LogKey, int] = {}
+        """Of partitions that were moved by hand to another number of nodes than their topic asks for: that number."""
         self.targets: dict[LogKey, tuple[str, ...]] = {}
         """Partitions that are on their way, and to which replicas."""
+        self.placements = 0
+        """Grows with whatever may ask for other replicas: nodes, places, numbers."""
         self.elections = 0
         """How often a partition got another leader, as far as this node applied it; likewise the next two."""
         self.isr_shrinks = 0
@@ -91,12 +102,24 @@ class ReplicaTable:
     def min_insync(self, topic_id: int) -> int:
         return self._min_insync.get(topic_id, 1)
 
+    def min_insync_wanted(self, topic_id: int) -> int:
+        """What a topic's `min_insync` is to be, once there are replicas enough."""
+        return self._min_insync_wanted.get(topic_id, 1)
+
+    def factor(self, key: LogKey) -> int:
+        """How many replicas a partition is to have."""
+        return self._chosen.get(key) or self._factors.get(key[0], 1)
+
     def live(self) -> list[str]:
         return [node for node, record in self.brokers.items() if record.live]
 
     def placeable(self) -> list[str]:
         """Brokers that may get something new, in the order of their names."""
         return sorted(node for node, record in self.brokers.items() if record.live and not record.retired)
+
+    def lasting(self) -> list[str]:
+        """Brokers that belong here, those that are away too: all but the retired, in the order of their names."""
+        return sorted(node for node, record in self.brokers.items() if not record.retired)
 
     def successor(self, state: PartitionState, leaders: Mapping[str, int]) -> str:
         """Who is to lead after its leader: of those that may, the one that leads least, and the first in the order of the replicas
@@ -119,6 +142,7 @@ class ReplicaTable:
                 record = self.brokers.get(node)
                 if record is not None:
                     self.brokers[node] = replace(record, retired=retired)
+                    self.placements += 1
                     self.on_brokers()
             case ["unregister", str(node)]:
                 record = self.brokers.get(node)
@@ -126,17 +150,26 @@ class ReplicaTable:
                     if record.live:
                         self._fence(node, record)
                     del self.brokers[node]
+                    self.placements += 1
                     self.on_brokers()
             case ["place", int(topic_id), int(min_insync), list(placed)]:
-                return self._place(topic_id, min_insync, placed)
+                return self._place(topic_id, min_insync, placed, max(map(len, placed), default=1), min_insync)
+            case ["place", int(topic_id), int(min_insync), list(placed), int(factor), int(wanted)]:
+                return self._place(topic_id, min_insync, placed, factor, wanted)
+            case ["require", int(topic_id), int(factor), int(min_insync)]:
+                self._require(topic_id, factor, min_insync)
+            case ["ensure", int(topic_id), int(min_insync)]:
+                if self._min_insync_wanted.get(topic_id) == min_insync:
+                    self._min_insync[topic_id] = min_insync
+                    self._look_again(topic_id)
             case ["isr", int(topic_id), int(partition), int(epoch), int(version), list(isr)]:
                 return self._isr((topic_id, partition), epoch, version, isr)
             case ["settle", int(topic_id), int(partition), int(epoch), int(version)]:
                 return self._settle((topic_id, partition), epoch, version)
             case ["lead", int(topic_id), int(partition), int(epoch), int(version), str(node)]:
                 return self._lead((topic_id, partition), epoch, version, node)
-            case ["replicas", int(topic_id), int(partition), int(epoch), int(version), list(replicas), list(target)]:
-                return self._replicas((topic_id, partition), epoch, version, replicas, target)
+            case ["replicas", int(topic_id), int(partition), int(epoch), int(version), list(replicas), list(target), *factor]:
+                return self._replicas((topic_id, partition), epoch, version, replicas, target, *factor)
             case ["remove", int(topic_id)]:
                 self._remove(topic_id)
             case _:
@@ -145,6 +178,9 @@ class ReplicaTable:
 
     def _set(self, key: LogKey, state: PartitionState) -> None:
         before = self._states.get(key)
+        if state.leader and state.elr and len(state.isr) >= self.min_insync(key[0]):
+            # The topic needs fewer than it did: readers see more from now on, and whoever is not in sync misses it.
+            state = replace(state, elr=())
         if before is not None:
             self.elections += bool(state.leader) and state.leader != before.leader
             self.isr_shrinks += not set(before.isr) <= set(state.isr)
@@ -161,6 +197,7 @@ class ReplicaTable:
             self._fence(node, record)
         retired = record is not None and record.retired
         self.brokers[node] = BrokerRecord(generation, True, dict(about), retired)
+        self.placements += 1
         live = frozenset(self.live())
         for key, state in list(self._states.items()):
             if not state.leader and (node in state.isr or node in state.elr):
@@ -171,6 +208,7 @@ class ReplicaTable:
 
     def _fence(self, node: str, record: BrokerRecord) -> None:
         self.brokers[node] = replace(record, live=False)
+        self.placements += 1
         live = frozenset(self.live())
         leaders = Counter(state.leader for state in self._states.values())
         for key, state in list(self._states.items()):
@@ -187,15 +225,38 @@ class ReplicaTable:
                 self._set(key, replace(after, version=state.version + 1))
         self.on_brokers()
 
-    def _place(self, topic_id: int, min_insync: int, placed: list[list[str]]) -> bool:
+    def _place(self, topic_id: int, min_insync: int, placed: list[list[str]], factor: int, wanted: int) -> bool:
         if topic_id in self._partitions:
             return False
         live = frozenset(self.live())
         self._partitions[topic_id] = len(placed)
         self._min_insync[topic_id] = min_insync
+        self._factors[topic_id] = factor
+        self._min_insync_wanted[topic_id] = wanted
+        self.placements += 1
         for partition, replicas in enumerate(placed):
             self._set((topic_id, partition), created(replicas, live))
         return True
+
+    def _require(self, topic_id: int, factor: int, min_insync: int) -> None:
+        if topic_id not in self._partitions:
+            return
+        self.placements += 1
+        if factor:
+            self._factors[topic_id] = factor
+            for partition in range(self._partitions[topic_id]):
+                self._chosen.pop((topic_id, partition), None)
+        if min_insync:
+            self._min_insync_wanted[topic_id] = min_insync
+            if min_insync < self.min_insync(topic_id):
+                self._min_insync[topic_id] = min_insync
+                self._look_again(topic_id)
+
+    def _look_again(self, topic_id: int) -> None:
+        """Another `min_insync` holds: leaders look again at whom they wait for. What they said for the one before is void."""
+        for partition in range(self.partitions_of(topic_id)):
+            key = (topic_id, partition)
+            self._set(key, replace(self._states[key], version=self._states[key].version + 1))
 
     def _current(self, key: LogKey, epoch: int, version: int) -> PartitionState | None:
         """The state, if it is still the one that a command was made from."""
@@ -226,12 +287,12 @@ class ReplicaTable:
         state = self._current(key, epoch, version)
         if state is not None:
             after = elected(state, frozenset(self.live()), node)
-            if after is not None and after.leader != state.leader:
+            if after is not None and after.leader == node != state.leader:
                 self._set(key, after)
         return self._states.get(key)
 
     def _replicas(
-        self, key: LogKey, epoch: int, version: int, replicas: list[str], target: list[str]
+        self, key: LogKey, epoch: int, version: int, replicas: list[str], target: list[str], factor: int = 0
     ) -> PartitionState | None:
         state = self._current(key, epoch, version)
         if state is not None:
@@ -241,6 +302,11 @@ class ReplicaTable:
                     self.targets[key] = tuple(target)
                 else:
                     self.targets.pop(key, None)
+                if factor:
+                    self._chosen[key] = factor
+                    if factor == self._factors.get(key[0]):
+                        del self._chosen[key]
+                self.placements += 1
             if after is not None:
                 self._set(key, after)
         return self._states.get(key)
@@ -250,8 +316,10 @@ class ReplicaTable:
             key = (topic_id, partition)
             self._states.pop(key, None)
             self.targets.pop(key, None)
+            self._chosen.pop(key, None)
             self.on_change(key, None)
-        self._min_insync.pop(topic_id, None)
+        for numbers in (self._min_insync, self._factors, self._min_insync_wanted):
+            numbers.pop(topic_id, None)
 
     # --- snapshots
 
@@ -259,7 +327,11 @@ class ReplicaTable:
         states = list(self._states.items())
         return {
             "brokers": [[node, r.generation, r.live, r.about, r.retired] for node, r in self.brokers.items()],
-            "topics": [[topic_id, count, self.min_insync(topic_id)] for topic_id, count in self._partitions.items()],
+            "topics": [
+                [topic_id, count, self.min_insync(topic_id), self._factors[topic_id], self.min_insync_wanted(topic_id)]
+                for topic_id, count in self._partitions.items()
+            ],
+            "chosen": [[*key, factor] for key, factor in self._chosen.items()],
             "targets": [[*key, list(target)] for key, target in self.targets.items()],
             "states": Deferred(lambda: ([*key, *state.document()] for key, state in states)),
         }
@@ -268,7 +340,15 @@ class ReplicaTable:
         self.brokers = {
             node: BrokerRecord(generation, live, about, retired) for node, generation, live, about, retired in document["brokers"]
         }
-        self._partitions = {topic_id: count for topic_id, count, _ in document["topics"]}
-        self._min_insync = {topic_id: least for topic_id, _, least in document["topics"]}
+        # A table that was kept before topics had a factor says three numbers of each.
+        self._partitions = {row[0]: row[1] for row in document["topics"]}
+        self._min_insync = {row[0]: row[2] for row in document["topics"]}
+        self._factors = {row[0]: row[3] for row in document["topics"] if len(row) > 3}
+        self._min_insync_wanted = {row[0]: row[-1] for row in document["topics"]}
+        self._chosen = {(topic_id, partition): factor for topic_id, partition, factor in document.get("chosen", ())}
         self.targets = {(topic_id, partition): tuple(target) for topic_id, partition, target in document["targets"]}
         self._states = {(row[0], row[1]): PartitionState.of(row[2:]) for row in document["states"]}
+        for (topic_id, _), state in self._states.items():
+            if topic_id not in self._factors:
+                self._factors[topic_id] = len(state.replicas)
+        self.placements += 1

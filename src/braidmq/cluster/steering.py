@@ -1,4 +1,4 @@
-"""What an operator has done to a cluster: another leader, other replicas, leaders spread, a node emptied.
+"""What an operator has done to a cluster: another leader, other replicas or more, leaders spread, a node emptied or forgotten.
 
 Any node may be asked. The coordinator does it, and whoever was asked waits for what it says; a move of data goes on after that, and
 `overview.py` shows how far it is.
@@ -91,8 +91,11 @@ def _sentence(outcome: dict[str, Any]) -> str:
             return "leaders are spread evenly: nothing to move"
         case {"moved": count}:
             return f"{count} leaders were moved"
-        case {"moving": count}:
-            return f"{count} partitions go to other nodes"
+        case {"moving": count, "warning": warning, **rest}:
+            what = f"{rest['forgotten']} is forgotten when nothing is left on it: " if "forgotten" in rest else ""
+            return f"{what}{count} partitions go to other nodes{f'. {warning}' if warning else ''}"
+        case {"factor": factor, "min_insync": min_insync}:
+            return f"its partitions are to have {factor} replicas, {min_insync} of them in sync for an acknowledgement"
         case {"target": [first, *_] as names}:
             return f"it goes to {', '.join(names)}, and {first} leads as soon as it has everything"
         case {"leader": name}:

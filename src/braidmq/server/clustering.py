@@ -40,8 +40,10 @@ class Clustering:
         self, settings: NodeSettings, quorum: MetaQuorum, transport: Transport, addresses: AddressBook, clock: Clock,
         replication: ReplicationSettings | None = None, close: Callable[[], Awaitable[None]] | None = None,
         gossip: list[Callable[[str, Status], None]] | None = None,
+        forgotten: Callable[[str], Awaitable[object]] | None = None,
     ) -> None:
-        """`close` ends quorum and transport, when the node has left; those in `gossip` are told what it says of nodes."""
+        """`close` ends quorum and transport, when the node has left; those in `gossip` are told what it says of nodes;
+        `forgotten` is called of a node that does not come back."""
         self._settings = settings
         self._quorum = quorum
         self._transport = transport
@@ -50,6 +52,7 @@ class Clustering:
         self._replication_settings = replication or ReplicationSettings()
         self._close = close
         self._gossip = gossip
+        self._forgotten = forgotten
         self.table = ReplicaTable()
         self.node: ClusterNode
         self.forwarding: Forwarding
@@ -67,6 +70,8 @@ class Clustering:
             self._settings, broker, self.table, self._quorum, self._transport, self._clock, self._addresses
         )
         broker.peers = node
+        if self._forgotten is not None:
+            node.forgotten = self._forgotten
         self._replication = Replication(
             self._transport, self._clock, broker.commit, node.log_of, node.alter_isr, self._replication_settings,
             min_insync=node.min_insync, refusal=self._refusal, generation=lambda: node.generation, beside=broker.beside,
@@ -133,5 +138,6 @@ async def open_clustering(config: Config, disk: Disk, clock: Clock, environ: Map
     )  # fmt: skip
     replication = ReplicationSettings(lag_s=config.replica_lag_s, catch_up_bytes_per_s=config.catch_up_bytes_per_s)
     return Clustering(
-        settings, opened.quorum, opened.transport, opened.book, clock, replication, close=opened.close, gossip=opened.watchers
-    )
+        settings, opened.quorum, opened.transport, opened.book, clock, replication, close=opened.close, gossip=opened.watchers,
+        forgotten=opened.leave_for_good,
+    )  # fmt: skip

@@ -47,6 +47,14 @@ class Cluster:
         """Let a node get something again."""
         self.steer("recommission", node)
 
+    def forget(self, node: str) -> int:
+        """A node does not come back: others get what it had, and the cluster goes on without it. How many partitions these are."""
+        return int((self.steer("forget", node))["moving"])
+
+    def require(self, topic: str, *, replicas: int = 0, min_insync: int = 0) -> None:
+        """How many replicas a topic's partitions are to have, and how many of them have to be in sync for an acknowledgement."""
+        self.steer("require", topic, str(replicas), str(min_insync))
+
     def progress(self) -> list[dict[str, Any]]:
         """Partitions that are on their way to other nodes, and whom they wait for."""
         return list((self.steer("progress"))["moves"])
