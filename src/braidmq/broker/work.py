@@ -321,6 +321,9 @@ class WorkEngine:
 
     async def _write(self, work: Work, parts: list[tuple[PartitionLog, list[bytes]]]) -> None:
         """Write everything so that readers see it at one moment: in one flush, and what needs no sync when the rest is synced."""
+        if work.number not in self.table.work:
+            # Another coordinator did it meanwhile, and what partitions knew of it is forgotten.
+            return
         commit = self._broker.commit
         waiting: list[asyncio.Future[Any]] = []
 
@@ -358,7 +361,8 @@ class WorkEngine:
         told = asyncio.get_running_loop().create_future()
         settle = _settling(told)
         if not batches:
-            settle(None)
+            # It is all there, but a leader that was lost may not have brought it to every replica.
+            log.when_visible(log.accumulator.next_offset, settle)
             return told
         try:
             batches.reverse()

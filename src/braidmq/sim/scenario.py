@@ -99,6 +99,9 @@ class Scenario(World):
     async def leave(self, name: str) -> None:
         """Let a machine hand over what it leads, before it is stopped."""
 
+    async def restore(self) -> None:
+        """All is well again: what an operator has to see to, after whatever was done before."""
+
     def check_more(self) -> None:
         """What else has to be true in the end."""
 
@@ -116,6 +119,7 @@ class Scenario(World):
         await asyncio.sleep(self.faulty_s)
         nemesis.calm()
         trouble.cancel()
+        await self.restore()
         if self.loses_one and await self._comes(self.in_sync, clients):
             lost = await nemesis.lose_one()
             clients.finishing = True
