@@ -31,6 +31,7 @@ class Nodes:
         self._settings: dict[str, object] = {"durability": "quorum", **settings}
         self._clock = SystemClock()
         self.replication = ReplicationSettings(lag_s=1.0)
+        self.replication_factor = 3
         self.quorum = LocalQuorum(RealDisk(), str(directory / "quorum"), self._clock)
         self.servers: dict[str, BrokerServer] = {}
 
@@ -57,7 +58,7 @@ class Nodes:
             identity.address = address
             settings = NodeSettings(
                 node=name, cluster_id="tests", about={"cluster": address, "rack": f"rack-{name}"}, session_s=3.0, suspect_s=0.3,
-                rebalance_interval_s=0.0, follower_reads=config.follower_reads,
+                rebalance_interval_s=0.0, follower_reads=config.follower_reads, replication_factor=self.replication_factor,
             )  # fmt: skip
             return Clustering(
                 settings, self.quorum, transport, book, self._clock, self.replication, close=transport.close

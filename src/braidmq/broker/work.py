@@ -351,6 +351,10 @@ class WorkEngine:
             stage(written)
             commit.flush()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        for log, _ in parts:
+            if log.removed and self._broker.topics.get(log.topic) is not None:
+                # Others have the partition by now. It is their leader who has to write this.
+                raise BraidError("LEADER_MOVED", topic=log.topic, partition=log.partition)
         for outcome in outcomes:
             # A topic that was deleted meanwhile took the records along; that is no failure of the work.
             if isinstance(outcome, BaseException) and not (isinstance(outcome, BraidError) and outcome.code == "TOPIC_NOT_FOUND"):

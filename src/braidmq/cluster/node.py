@@ -199,6 +199,8 @@ class ClusterNode(NodeCalls):
             for partition in partitions:
                 state = self.table.state((topic_id, partition))
                 if state is not None and self.node not in state.replicas:
+                    # What the checkpoint knows of it goes, too: if it comes back, it begins at its leader's beginning.
+                    store.retire_partition(topic_id, partition)
                     store.remove_partition(topic_id, partition)
 
     async def _read_sessions(self) -> int:

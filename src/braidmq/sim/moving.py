@@ -14,7 +14,6 @@ from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.cluster.messages import pack, unpack
 from braidmq.cluster.partition_state import LogKey
-from braidmq.log.partition import PartitionLog
 from braidmq.sim.decided import DELAY, TRANSACT, DecidedClients
 from braidmq.sim.loop import SimLoop
 from braidmq.sim.nodes import TOPIC, NodeWorld, SimNode
@@ -138,10 +137,15 @@ class MovingWorld(NodeWorld):
     def check_more(self) -> None:
         self._restoring.cancel()
         super().check_more()
+        for key in self.keys:
+            for name in NAMES:
+                log = self.log(name, key)
+                if log is not None and log.log_start:
+                    self.history.complaints.append(f"lost: {key} begins at {log.log_start} on {name}, and nothing was let go")
         self._asking.check({key: self._content(key) for key in self.keys})
 
     def _content(self, key: LogKey) -> dict[int, bytes]:
-        log: PartitionLog | None = self.log(self.leader(key), key)
+        log = self.log(self.leader(key), key)
         found: dict[int, bytes] = {}
         if log is not None:
             offset = log.log_start
