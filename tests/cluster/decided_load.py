@@ -13,7 +13,7 @@ from node_processes import PATIENCE_S, until
 
 from braidmq.base.errors import BraidError
 from braidmq.client import TopicPartition
-from braidmq.client.sync import Client, connect
+from braidmq.client.sync import Client, ConsumedRecord, connect
 
 PARTITIONS = 3
 ANSWER_S = 20.0
@@ -243,22 +243,21 @@ class Failing(Asker):
         self._consumer_of = connect(self._addresses, timeout_s=ANSWER_S)
         self._consumer = self._consumer_of.consumer(self.name, group="unable", start="earliest")
         self._consumer.start()
-        self._found = iter(self._consumer.poll(self.RECORDS, timeout_s=10.0))
+        self._found: list[ConsumedRecord] = []
 
     def ask(self, client: Client, value: bytes) -> bool:
-        record = next(self._found, None)
-        if record is None:
-            time.sleep(0.05)
+        if not self._found:
+            self._found = self._consumer.poll(self.RECORDS, timeout_s=0.2)[::-1]
             return False
-        self._failed = record.value
+        record = self._found.pop()
         while True:
             try:
                 if self._consumer.fail(record).dead_lettered:
                     self.letters.append(record.value)
                     return True
-            except BraidError:
+            except BraidError as error:
                 # It is reported again, and counted once.
-                continue
+                self.last = error
 
     def __init__(self, addresses: list[str], name: str) -> None:
         super().__init__(addresses, name)

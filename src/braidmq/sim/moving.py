@@ -60,6 +60,7 @@ class MovingNode(SimNode):
 
 class MovingWorld(NodeWorld):
     node_kind = MovingNode
+    pairs_fail = True
 
     def __init__(self, seed: int, loop: SimLoop, tell: Tell | None = None) -> None:
         super().__init__(seed, loop, tell)
