@@ -17,6 +17,7 @@ from braidmq.client.sync import Client, ConsumedRecord, connect
 
 PARTITIONS = 3
 ANSWER_S = 20.0
+PAUSE_S = 0.1
 HOUR_MS = 3_600_000
 
 
@@ -63,6 +64,8 @@ class Asker:
                     except BraidError as error:
                         self.last = error
                         self.unknown.append(value)
+                        # As a client does that is refused at once.
+                        self._stop.wait(PAUSE_S)
         except BaseException as fault:
             self._fault = fault
 
@@ -197,7 +200,7 @@ class Refused(Asker):
         return True
 
     def check(self, client: Client) -> None:
-        self.compare(Counter(letter.value for letter in client.dlq.ls(self.name, 100_000)))
+        self.compare(Counter(letter.data for letter in client.dlq.ls(self.name, 100_000)))
         assert not all_records(client, self.name)
 
 
@@ -224,7 +227,7 @@ class Replaying(Asker):
 
     def check(self, client: Client) -> None:
         sent = all_records(client, self.name)
-        left = Counter(letter.value for letter in client.dlq.ls(self.name, self.LETTERS))
+        left = Counter(letter.data for letter in client.dlq.ls(self.name, self.LETTERS))
         assert len(self.acked) <= len(sent) <= len(self.acked) + len(self.unknown)
         everything = Counter(b"letter %d" % number for number in range(self.LETTERS))
         assert sent + left == everything, f"{self.name}: {(sent + left) - everything}, {everything - (sent + left)}"
@@ -266,8 +269,8 @@ class Failing(Asker):
     def check(self, client: Client) -> None:
         self._consumer_of.close()
         found = client.dlq.ls(self.name, self.RECORDS)
-        assert Counter(letter.value for letter in found) == Counter(self.letters)
-        assert {letter.attempts for letter in found} == {3}
+        assert Counter(letter.data for letter in found) == Counter(self.letters)
+        assert {letter.retries for letter in found} == {3}
 
 
 class Registering(Asker):
@@ -285,7 +288,13 @@ class Registering(Asker):
     def check(self, client: Client) -> None:
         for address in self._addresses:
             with connect(address) as one:
-                users = Counter(user.username.encode() for user in one.user.ls() if user.username.startswith(self.name))
-                schemas = Counter(entry.name.encode() for entry in one.schema.ls() if entry.name.startswith(self.name))
-            self.compare(users)
-            self.compare(schemas)
+                until(lambda one=one: set(self.acked) <= self._known(one)[0].keys() & self._known(one)[1].keys())  # type: ignore[misc]
+                for found in self._known(one):
+                    self.compare(found)
+
+    def _known(self, client: Client) -> tuple[Counter[bytes], Counter[bytes]]:
+        """Users and schemas."""
+        users = (info.user for info in client.user.ls())
+        schemas = (entry.id.removesuffix("-v1") for entry in client.schema.ls())
+        first, second = (Counter(name.encode() for name in names if name.startswith(self.name)) for names in (users, schemas))
+        return first, second
