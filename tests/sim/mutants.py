@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 from braidmq.base.errors import BraidError
+from braidmq.cluster import replica_table
+from braidmq.cluster.journals import JournalGroup
 from braidmq.cluster.partition_state import LogKey, PartitionState, elected
+from braidmq.cluster.quorum import Guard, Put, TxnResult
+from braidmq.cluster.replica_table import ReplicaTable
 from braidmq.cluster.replication import Replication
 from braidmq.cluster.replication.fetching import Part, Place, Verdict
 from braidmq.cluster.replication.following import Followed, Follower
@@ -74,6 +78,20 @@ def unclean_election(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(replicas.partition_state, "elected", anybody)
 
+    def first(state: PartitionState, live: Collection[str]) -> list[str]:
+        return [node for node in state.replicas if node in live]
+
+    def led(state: PartitionState, live: Collection[str], preferred: str = "") -> PartitionState | None:
+        able = first(state, live)
+        if not able:
+            return None
+        leader = preferred if preferred in able else able[0]
+        isr = tuple(dict.fromkeys((leader, *(node for node in state.isr if node in live))))
+        return replace(state, leader=leader, isr=isr, elr=(), epoch=state.epoch + 1, version=state.version + 1)
+
+    patch.setattr(replica_table, "successors", first)
+    patch.setattr(replica_table, "elected", led)
+
 
 def truncation_to_the_watermark(patch: pytest.MonkeyPatch) -> None:
     """A follower of a new leader cuts off everything behind its own watermark, which may be behind that of others (KIP-101)."""
@@ -125,6 +143,17 @@ def no_fencing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "_unfollow", lambda self, key: self._followed.pop(key, None))
 
 
+def no_guards(patch: pytest.MonkeyPatch) -> None:
+    """Epochs are not compared, and whoever was replaced as the leader of the journals or of a partition may still change who has them."""
+    no_fencing(patch)
+
+    async def asked(self: JournalGroup, guard: Guard, value: bytes, patience_s: float) -> TxnResult:
+        return await self._quorum.txn([], [Put(guard.key, value)])
+
+    patch.setattr(JournalGroup, "_asked", asked)
+    patch.setattr(ReplicaTable, "_current", lambda self, key, epoch, version: self.state(key))
+
+
 MUTANTS: dict[str, Patch] = {
     "no truncation": no_truncation,
     "ack before fsync": ack_before_fsync,
@@ -134,3 +163,9 @@ MUTANTS: dict[str, Patch] = {
     "stale progress": stale_progress,
     "no fencing": no_fencing,
 }
+
+WHOLE_NODE_MUTANTS: dict[str, Patch] = {
+    **{name: MUTANTS[name] for name in MUTANTS if name != "no fencing"},
+    "no fencing": no_guards,
+}
+"""Of nodes as they are: there a leader that nobody fences is found out by its log, unless nobody guards who leads, either."""

@@ -28,6 +28,7 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.broker.letter_table import BURIED, Failure
+from braidmq.broker.peers import PartitionReading
 from braidmq.broker.record_filter import compile_filter
 from braidmq.broker.staging import Staged, read_records
 from braidmq.broker.topics import Topic
@@ -176,9 +177,11 @@ class DeadLetters:
         broker = self._broker
         if reason not in REASONS:
             raise BraidError("INVALID_ARGUMENT", reason=f"reason {reason!r} is not one of {', '.join(REASONS)}")
-        log = broker.partition(topic, partition, "PARTITION_NOT_FOUND")
-        record = await self._record(log, offset)
-        topic_id = broker.topic(topic).id
+        origin = broker.topic(topic)
+        if not 0 <= partition < origin.partitions:
+            raise BraidError("PARTITION_NOT_FOUND", partition=partition)
+        record = await self._record(origin, partition, offset)
+        topic_id = origin.id
         command = ["fail", topic_id, group, partition, offset, broker.clock.now_ms(), token]
         failure: Failure = await broker.work.journal.submit(command)
         if failure.attempts == BURIED:
@@ -190,15 +193,22 @@ class DeadLetters:
         await self.send(topic, [letter], lambda number, targets: ["bury", number, topic_id, group, partition, offset, targets])
         return Failed(failure.attempts, 0)
 
-    async def _record(self, log: PartitionLog, offset: int) -> Staged:
-        """A record as it lies in its topic, expired or not."""
-        if not log.log_start <= offset < log.high_watermark:
+    async def _record(self, topic: Topic, partition: int, offset: int) -> Staged:
+        """A record as it lies in its topic, expired or not; its leader is asked where that is another node."""
+        peers = self._broker.peers
+        place: PartitionLog | PartitionReading
+        if peers is None or peers.leads(topic.id, partition):
+            place = self._broker.log_of(topic, partition)
+        else:
+            place = await peers.read(topic, partition, offset, 1, 0.0, raw=True)
+        if not place.log_start <= offset < place.high_watermark:
             raise BraidError(
-                "OFFSET_OUT_OF_RANGE", offset=offset, topic=log.topic, partition=log.partition, oldest=log.log_start,
-                newest=log.high_watermark,
+                "OFFSET_OUT_OF_RANGE", offset=offset, topic=topic.name, partition=partition, oldest=place.log_start,
+                newest=place.high_watermark,
             )
-        found = await self.records(log, [offset])
-        return found[offset]
+        if isinstance(place, PartitionReading):
+            return hot.decode_records(bytes(place.batches), offset, 1, _as_staged)[0][0][1]
+        return (await self.records(place, [offset]))[offset]
 
     async def records(self, log: PartitionLog, offsets: list[int]) -> dict[int, Staged]:
         """Records as they lie in their topic, expired or not."""

@@ -7,7 +7,7 @@ too late.
 
 Time is the steady clock's, so a machine whose clock is set delivers nothing early or late. What was due while the broker was
 down comes at its start. A message that cannot be delivered (its partition is not there, its topic cannot be made) is tried
-three times and then becomes a dead letter.
+three times and then becomes a dead letter; for nodes that are away it waits.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _PREFIX: Final = "delayed-"
 _ATTEMPTS_MAX: Final = 3
 _RETRY_MS: Final = 1000
+_PASSING: Final = frozenset({"NOT_ENOUGH_REPLICAS", "NOT_LEADER", "LEADER_MOVED", "COORDINATOR_MOVED", "NODE_UNREACHABLE"})
+"""What other nodes are missing for: it says nothing about the message, which waits until they are back."""
 _SLEEP_SECONDS_MAX: Final = 60.0
 """The steady clock may run a little faster or slower than the timers of the loop; looking again now and then corrects it."""
 _LIST_STEP: Final = 1000
@@ -260,6 +262,9 @@ class Delayed:
 
     async def _failed(self, number: int, record: Staged, error: BraidError) -> None:
         work = self._broker.work
+        if error.code in _PASSING:
+            work.table.delayed.name_again(number, self._broker.steady.now_ms() + _RETRY_MS)
+            return
         attempts = self._attempts[number] = self._attempts.get(number, 0) + 1
         if attempts >= _ATTEMPTS_MAX:
             self._attempts.pop(number)

@@ -321,6 +321,9 @@ class WorkEngine:
 
     async def _write(self, work: Work, parts: list[tuple[PartitionLog, list[bytes]]]) -> None:
         """Write everything so that readers see it at one moment: in one flush, and what needs no sync when the rest is synced."""
+        if work.number not in self.table.work:
+            # Another coordinator did it meanwhile, and what partitions knew of it is forgotten.
+            return
         commit = self._broker.commit
         waiting: list[asyncio.Future[Any]] = []
 
@@ -348,6 +351,10 @@ class WorkEngine:
             stage(written)
             commit.flush()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        for log, _ in parts:
+            if log.removed and self._broker.topics.get(log.topic) is not None:
+                # Others have the partition by now. It is their leader who has to write this.
+                raise BraidError("LEADER_MOVED", topic=log.topic, partition=log.partition)
         for outcome in outcomes:
             # A topic that was deleted meanwhile took the records along; that is no failure of the work.
             if isinstance(outcome, BaseException) and not (isinstance(outcome, BraidError) and outcome.code == "TOPIC_NOT_FOUND"):
@@ -358,7 +365,8 @@ class WorkEngine:
         told = asyncio.get_running_loop().create_future()
         settle = _settling(told)
         if not batches:
-            settle(None)
+            # It is all there, but a leader that was lost may not have brought it to every replica.
+            log.when_visible(log.accumulator.next_offset, settle)
             return told
         try:
             batches.reverse()

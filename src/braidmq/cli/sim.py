@@ -23,8 +23,9 @@ def register(commands: Subparsers) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the first seed [0]")
     parser.add_argument("--seeds", type=int, default=1, metavar="COUNT", help="how many seeds, one after the other [1]")
     parser.add_argument(
-        "--scenario", choices=("replicas", "nodes", "all"), default="all",
-        help="replicated logs under a small controller, whole nodes with their brokers, or first one and then the other [all]",
+        "--scenario", choices=("replicas", "nodes", "moving", "all"), default="all",
+        help="replicated logs under a small controller, whole nodes with their brokers, these with transactions while partitions go "
+        "from node to node, or one after the other [all]",
     )  # fmt: skip
     parser.add_argument("--trace", action="store_true", help="tell everything that happens")
     add_output_option(parser)
@@ -33,11 +34,12 @@ def register(commands: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from braidmq.cli.output import print_json
+    from braidmq.sim.moving import MovingWorld
     from braidmq.sim.nodes import NodeWorld
     from braidmq.sim.replicas import ReplicaWorld
     from braidmq.sim.scenario import Scenario, Tell, outcome, simulate
 
-    kinds: dict[str, type[Scenario]] = {"replicas": ReplicaWorld, "nodes": NodeWorld}
+    kinds: dict[str, type[Scenario]] = {"replicas": ReplicaWorld, "nodes": NodeWorld, "moving": MovingWorld}
     chosen = [args.scenario] if args.scenario in kinds else list(kinds)
     tell: Tell | None = (lambda line: print(line, file=sys.stderr)) if args.trace else None
     documents: list[dict[str, Any]] = []

@@ -210,6 +210,8 @@ class ClusterNode(NodeCalls):
             for partition in partitions:
                 state = self.table.state((topic_id, partition))
                 if state is not None and self.node not in state.replicas:
+                    # What the checkpoint knows of it goes, too: if it comes back, it begins at its leader's beginning.
+                    store.retire_partition(topic_id, partition)
                     store.remove_partition(topic_id, partition)
 
     async def _read_sessions(self) -> int:
@@ -343,10 +345,13 @@ class ClusterNode(NodeCalls):
 
     async def _begin_to_coordinate(self, epoch: int) -> bool:
         """False when it has to be tried again."""
-        ends = {name: journal.log.log_end for name, journal in self.broker.journals.items()}
-        for name, journal in self.broker.journals.items():
-            # What leaders before appended has to be known to all that are in sync, and applied, before anything is decided.
-            reached = asyncio.ensure_future(journal.caught_up(ends[name]))
+        journals = self.broker.journals
+        ends = {name: log.log_end for name, log in self.broker.internal_logs().items()}
+        for name, log in self.broker.internal_logs().items():
+            # What leaders before appended has to be known to all that are in sync, and applied, before anything is decided. What is
+            # staged has to be readable: a decision that finds nothing where its records lie counts them as lost.
+            shown = journals[name].caught_up(ends[name]) if name in journals else _shown(log, ends[name])
+            reached = asyncio.ensure_future(shown)
             while not reached.done():
                 moved = asyncio.ensure_future(self.moved.wait())
                 await asyncio.wait([reached, moved], return_when=asyncio.FIRST_COMPLETED)
@@ -573,3 +578,15 @@ class ClusterNode(NodeCalls):
 
     async def document(self) -> dict[str, Any]:
         return await self.overview.document()
+
+
+async def _shown(log: PartitionLog, end: int) -> None:
+    """Wait until readers see everything below `end`."""
+    moved = asyncio.Event()
+    log.watch_tail(moved, moved.set)
+    try:
+        while log.high_watermark < end:
+            moved.clear()
+            await moved.wait()
+    finally:
+        log.unwatch_tail(moved)

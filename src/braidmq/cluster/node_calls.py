@@ -264,13 +264,20 @@ class NodeCalls:
 
     async def write_work(self, topic: Topic, partition: int, batches: Sequence[bytes]) -> None:
         for batch in batches:
-            document = {"topic": topic.id, "partition": partition, "number": layout.read_header(batch).producer_id}
+            number, decided = layout.read_header(batch).producer_id, self.applied()["work"]
+            document = {"topic": topic.id, "partition": partition, "number": number, "decided": decided}
             leader = self.leader_of(topic.id, partition)
             await self.transport.call(leader, ClusterOp.WORK_WRITE, pack(document, batch), _WORK_S)
 
     async def _work_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
         """Append a batch of a piece of work, unless it is there; says how many records of the work are."""
         document, batch = unpack(payload)
+        if len(batch):
+            # What a partition knew of work that is done is forgotten, so it is asked whether there is anything left to do: a
+            # coordinator that stood still for a while may go on with what another one has done in its place.
+            await self.caught_up({"work": document["decided"]}, _CALL_S)
+            if document["number"] not in self.broker.work.table.work:
+                raise BraidError("COORDINATOR_MOVED")
         topic, partition = self._topic(document["topic"]), document["partition"]
         if not self.leads(topic.id, partition):
             raise self.not_leader(topic.id, partition)

@@ -100,6 +100,7 @@ class SimNode:
 
 
 class NodeWorld(Scenario):
+    node_kind: type[SimNode] = SimNode
     faulty_s = 4.0
 
     def __init__(self, seed: int, loop: SimLoop, tell: Tell | None = None) -> None:
@@ -119,7 +120,7 @@ class NodeWorld(Scenario):
         self.quorum.reconnect(name)
 
         async def program(machine: Machine) -> None:
-            node = self.nodes[name] = SimNode(machine, self)
+            node = self.nodes[name] = self.node_kind(machine, self)
             await node.run()
 
         self.machines[name].start(program)

@@ -73,6 +73,8 @@ class Scenario(World):
     quorum: QuorumService
     faulty_s: float = 8.0
     """How long things go wrong."""
+    pairs_fail: bool = False
+    """Whether two machines may fail to hear each other in time while a third one hears both."""
     loses_one: bool = False
     """Whether a machine is lost after that, and the others have to do without it for a while."""
 
@@ -99,6 +101,9 @@ class Scenario(World):
     async def leave(self, name: str) -> None:
         """Let a machine hand over what it leads, before it is stopped."""
 
+    async def restore(self) -> None:
+        """All is well again: what an operator has to see to, after whatever was done before."""
+
     def check_more(self) -> None:
         """What else has to be true in the end."""
 
@@ -112,10 +117,12 @@ class Scenario(World):
         clients = Clients(self, list(NAMES), self.keys)
         clients.start()
         nemesis = Nemesis(self, self.quorum, self.start, self.move_leader, self.leave)
+        nemesis.pairs = self.pairs_fail
         trouble = asyncio.ensure_future(nemesis.run())
         await asyncio.sleep(self.faulty_s)
         nemesis.calm()
         trouble.cancel()
+        await self.restore()
         if self.loses_one and await self._comes(self.in_sync, clients):
             lost = await nemesis.lose_one()
             clients.finishing = True
