@@ -84,10 +84,13 @@ class Journal:
     def append(self, command: list[Any]) -> tuple[int, asyncio.Future[Any]]:
         """As `post`, with the offset of the command."""
         self._log.check_writable()
-        if self._log.pending_bytes > limits.FLUSH_BYTES_TARGET:
+        payload = json.dumps(command, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if len(payload) > limits.RECORD_BYTES_MAX and self._log.gate is not None:
+            # It could not be replicated, and nothing behind it either.
+            raise BraidError("RECORD_TOO_LARGE", size=len(payload), limit=limits.RECORD_BYTES_MAX)
+        if self._log.pending_bytes + len(payload) > limits.FLUSH_BYTES_TARGET:
             self._commit.flush()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        payload = json.dumps(command, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
         offset = self._log.accumulator.append(None, payload)
         self._posted[offset] = (command, answer)
         self._commit.touch(self._log)

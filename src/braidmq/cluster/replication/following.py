@@ -11,7 +11,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.cluster.partition_state import LogKey
@@ -25,6 +25,8 @@ from braidmq.log.partition_replica import Truncation
 if TYPE_CHECKING:
     from braidmq.cluster.replication.replication import Replication
 
+_PATIENCE_MAX: Final = 8
+
 logger = logging.getLogger("braidmq.replication")
 
 
@@ -35,11 +37,18 @@ class Followed:
     log: PartitionLog
     epoch: int
     in_sync: bool
-    """Whether its records are waited for; others are copied as fast as the throttle allows."""
+    """Whether its records are waited for."""
+    is_journal: bool = False
+    """Whether it holds commands, without which this node knows nothing of what the cluster decides."""
     current: bool = False
     """Whether the leader said, when it was last heard, that this log continues in its own and that readers see as much here."""
     said_s: float = float("-inf")
     """When that was asked which the leader last answered with a word about this partition."""
+
+    @property
+    def throttled(self) -> bool:
+        """Whether it is copied no faster than the throttle allows."""
+        return not self.in_sync and not self.is_journal
 
 
 class Follower:
@@ -58,6 +67,8 @@ class Follower:
         """Records that a partition lacks which catches up."""
         self._session = 0
         self._number = 0
+        self._patience = 1
+        """How many times as long as usual an answer is waited for."""
         self._asked_s = self._all_said_s = float("-inf")
         """When that was asked which the leader answered last, and last with all that it had to say: that was true then."""
         self._work = asyncio.Event()
@@ -132,7 +143,10 @@ class Follower:
             try:
                 await self._fetch()
             except BraidError as error:
-                logger.debug("fetching from %s: %s", self._leader, error)
+                away = error.code in ("NODE_UNREACHABLE", "NOT_READY", "UNKNOWN_OPCODE")
+                logger.log(logging.DEBUG if away else logging.WARNING, "fetching from %s: %s", self._leader, error)
+                # The largest record takes long on a slow network, and would take as long the next time.
+                self._patience = min(2 * self._patience, _PATIENCE_MAX)
                 self._begin_again()
                 await asyncio.sleep(self._replication.settings.retry_s)
 
@@ -155,6 +169,8 @@ class Follower:
         # and would begin again with all of them for ever. The journals are assigned first, so they are told first.
         telling = list(islice(self._changed, settings.fetch_places))
         more = len(self._changed) > len(telling)
+        # What may be copied goes to the broker's own logs first.
+        telling.sort(key=lambda key: key[0] != 0)
         for key in telling:
             del self._changed[key]
         for key in telling:
@@ -168,7 +184,7 @@ class Follower:
                 self._again_later(key)
                 continue
             bytes_max = settings.partition_bytes
-            if not part.in_sync:
+            if part.throttled:
                 bytes_max = min(bytes_max, left)
                 left -= bytes_max
                 if not bytes_max:
@@ -182,9 +198,10 @@ class Follower:
             self._replication.generation(), self._session, self._number, wait_ms, settings.fetch_bytes,
             [place for _, place in asked.values()], forgotten,
         )  # fmt: skip
-        timeout_s = settings.wait_s + settings.answer_s
+        timeout_s = settings.wait_s + settings.answer_s * self._patience
         asked_s = self._replication.clock.monotonic()
         payload = await self._replication.transport.call(self._leader, ClusterOp.REPLICA_FETCH, [request.encode()], timeout_s)
+        self._patience = 1
         session, parts = decode_answer(payload)
         if not session or (self._session and session != self._session):
             self._session = 0
@@ -235,7 +252,7 @@ class Follower:
         """Take in what came; False when nothing did."""
         if not said.size:
             return False
-        if not part.in_sync:
+        if part.throttled:
             self._replication.throttle.spend(said.size)
         try:
             part.log.stage_replica(b"".join(said.data))
@@ -259,7 +276,7 @@ class Follower:
         return await done
 
     def _see(self, said: Part, part: Followed) -> None:
-        if not part.in_sync:
+        if part.throttled:
             self._lacks(said.key, said.watermark - part.log.log_end)
         part.log.advance_to(said.watermark)
         part.current = part.log.high_watermark >= said.watermark
