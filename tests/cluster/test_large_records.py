@@ -75,6 +75,7 @@ def test_what_does_not_fit_goes_first_next_time_and_nobody_takes_it_for_said(tmp
             small, large = _placed_with(nodes, 6, "t")["a"]
             replication = nodes.node("a").replication
             assert isinstance(replication, Replication)
+            await nodes.until(lambda: "b" in replication._sessions)
             session = replication._sessions["b"]
             await nodes.until(lambda: {(topic.id, small), (topic.id, large)} <= set(session.places))
             await nodes.stop("b")

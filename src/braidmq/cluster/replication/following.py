@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from braidmq.cluster.replication.replication import Replication
 
 _PATIENCE_MAX: Final = 8
+_BEGIN_AGAIN_S: Final = 1.0
 
 logger = logging.getLogger("braidmq.replication")
 
@@ -71,6 +72,8 @@ class Follower:
         """How many times as long as usual an answer is waited for."""
         self._asked_s = self._all_said_s = float("-inf")
         """When that was asked which the leader answered last, and last with all that it had to say: that was true then."""
+        self._beginning: dict[LogKey, asyncio.Task[None]] = {}
+        """Partitions that begin anew, which may take long. Meanwhile nothing that the leader says of them counts."""
         self._work = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._ended)
@@ -122,7 +125,8 @@ class Follower:
     def stop(self) -> None:
         for key in list(self._lacking):
             self._lacks(key, 0)
-        self._task.cancel()
+        for task in (self._task, *self._beginning.values()):
+            task.cancel()
 
     def _again(self, key: LogKey) -> None:
         """Say in the next fetch where a partition stands."""
@@ -130,8 +134,9 @@ class Follower:
             self._changed[key] = None
             self._work.set()
 
-    def _again_later(self, key: LogKey) -> None:
-        asyncio.get_running_loop().call_later(self._replication.settings.retry_s, self._again, key)
+    def _again_later(self, key: LogKey, after_s: float | None = None) -> None:
+        pause_s = self._replication.settings.retry_s if after_s is None else after_s
+        asyncio.get_running_loop().call_later(pause_s, self._again, key)
 
     # --- fetching
 
@@ -223,7 +228,7 @@ class Follower:
         for said in parts:
             known = self._places.get(said.key)
             part = self._parts.get(said.key)
-            if known is None or part is not known[0]:
+            if known is None or part is not known[0] or said.key in self._beginning:
                 # Something else was assigned meanwhile, and will be asked for.
                 continue
             _, place = known
@@ -232,6 +237,9 @@ class Follower:
                 self._again(said.key)
             elif said.verdict is Verdict.FENCED:
                 self._again_later(said.key)
+            elif said.verdict is Verdict.BEHIND:
+                task = self._beginning[said.key] = asyncio.get_running_loop().create_task(self._begin_anew(said, part))
+                task.add_done_callback(self._ended)
             elif said.verdict is not Verdict.DATA:
                 await self._correct(said, part)
             elif self._stage(said, part):
@@ -283,27 +291,41 @@ class Follower:
         part.said_s = self._asked_s
         self._replication.started_at(said.key, said.log_start)
 
+    async def _begin_anew(self, said: Part, part: Followed) -> None:
+        """The leader has nothing any more of what would continue this log. Others go on meanwhile."""
+        key, log = said.key, part.log
+        retry_s = 0.0
+        try:
+            finish = await self._replication.begin_anew(key, log, said.log_start)
+            if finish is None:
+                # The whole node begins anew, and until then nothing more is to be said.
+                return
+            if self._parts.get(key) is part and not log.removed:
+                logger.warning("%s/%d begins anew at offset %d", log.topic, log.partition, said.log_start)
+                finish()
+        except (BraidError, OSError) as error:
+            logger.warning("%s/%d cannot begin anew, and tries again: %s", log.topic, log.partition, error)
+            retry_s = _BEGIN_AGAIN_S
+        del self._beginning[key]
+        self._again_later(key, retry_s)
+
     async def _correct(self, said: Part, part: Followed) -> None:
-        """The log is no beginning of the leader's: cut off what is too much, or begin anew."""
+        """The log is no beginning of the leader's: cut off what is too much."""
         log = part.log
         try:
-            if said.verdict is Verdict.BEHIND:
-                logger.warning("%s/%d begins anew at offset %d", log.topic, log.partition, said.log_start)
-                await self._replication.begin_anew(said.key, log, said.log_start)
-            else:
-                offset = min(log.epochs.end_of(said.last_epoch, log.log_start, log.log_end)[1], said.end)
-                logger.info("%s/%d: cut at offset %d of %d", log.topic, log.partition, offset, log.log_end)
-                cut = Truncation(log, offset)
-                try:
-                    await self._replication.beside(cut.copy)
-                except OSError as fault:
-                    # Nothing has changed yet, and a disk that is full may have space again.
-                    logger.error("%s/%d cannot be cut: %s", log.topic, log.partition, fault)
-                    self._again_later(said.key)
-                    return
-                if self._parts.get(said.key) is not part:
-                    return
-                cut.finish()
+            offset = min(log.epochs.end_of(said.last_epoch, log.log_start, log.log_end)[1], said.end)
+            logger.info("%s/%d: cut at offset %d of %d", log.topic, log.partition, offset, log.log_end)
+            cut = Truncation(log, offset)
+            try:
+                await self._replication.beside(cut.copy)
+            except OSError as fault:
+                # Nothing has changed yet, and a disk that is full may have space again.
+                logger.error("%s/%d cannot be cut: %s", log.topic, log.partition, fault)
+                self._again_later(said.key)
+                return
+            if self._parts.get(said.key) is not part:
+                return
+            cut.finish()
         except BraidError as error:
             logger.error("%s/%d cannot follow %s: %s", log.topic, log.partition, self._leader, error)
             # Asking again would change nothing, until another one leads.

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from braidmq.base.clock import Clock
@@ -84,8 +85,9 @@ class Replication:
         self.generation = generation
         self.beside = beside
         self.throttle = Throttle(clock, settings.catch_up_bytes_per_s)
-        self.begin_anew: Callable[[LogKey, PartitionLog, int], Awaitable[None]] = _begin_anew
-        """What to do with a log of which nothing is in the leader's any more; journals need a snapshot for it."""
+        self.begin_anew: Callable[[LogKey, PartitionLog, int], Awaitable[Callable[[], None] | None]] = _begin_anew
+        """What to do with a log of which nothing is in the leader's any more; journals need a snapshot for it. Gives what is
+        left to do on the loop, or None when nothing is to be done any more."""
         self._min_insync = min_insync
         self._refusal = refusal
         self._log_of = log_of
@@ -437,5 +439,5 @@ def _age(state: PartitionState) -> tuple[int, int]:
     return state.epoch, state.version
 
 
-async def _begin_anew(key: LogKey, log: PartitionLog, offset: int) -> None:
-    log.reset(offset)
+async def _begin_anew(key: LogKey, log: PartitionLog, offset: int) -> Callable[[], None] | None:
+    return partial(log.reset, offset)
