@@ -4,6 +4,8 @@ that it had."""
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from etcd_bench import needs_etcd
+from node_processes import NodeProcess, Place, Processes, until
 from three_nodes import Nodes
 
 from braidmq.admin.health import _check_state
@@ -19,6 +23,7 @@ from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.topics import Topic
+from braidmq.client import connect
 from braidmq.cluster.replication.replication import Replication
 from braidmq.cluster.transport import ClusterOp
 from braidmq.log.partition import PartitionLog
@@ -211,3 +216,52 @@ def test_a_state_larger_than_a_frame_travels_in_pieces_beside_the_loop(tmp_path:
             assert threads and threading.get_ident() not in threads, "the loop of the coordinator does not wait for the disk"
 
     asyncio.run(work())
+
+
+@needs_etcd
+def test_processes_come_back_by_themselves(tmp_path: Path) -> None:
+    """One that was killed, and one that stood still: of each the same process goes on, with another state."""
+    few = Place(through=(sys.executable, str(Path(__file__).with_name("small_journals.py"))))
+
+    async def commit(address: str, times: int) -> None:
+        async with connect(address) as client:
+            await client.create_topic("kept", 1)
+            await client.produce("kept", b"once more")
+            for number in range(times):
+                await client.commit("kept", "readers", 0, number)
+                # Each checkpoint lets go of what the snapshot before it replaces.
+                await asyncio.sleep(0.02)
+
+    def knows(node: NodeProcess, offset: int, records: int) -> bool:
+        async def ask() -> bool:
+            async with connect(node.address) as client, client.consumer("kept", start="earliest") as consumer:
+                found = 0
+                while found < records:
+                    found += len(await consumer.poll())
+                return await client.committed("kept", "readers", 0) == offset
+
+        try:
+            return asyncio.run(asyncio.wait_for(ask(), 10.0))
+        except (BraidError, OSError, TimeoutError):
+            return False
+
+    with Processes(tmp_path, places=dict.fromkeys("abc", few)) as nodes:
+        one, other = nodes.nodes["c"], nodes.nodes["b"]
+        asyncio.run(commit(other.address, 5))
+        one.kill()
+        asyncio.run(commit(other.address, 60))
+        one.start()
+        one.wait_ready()
+        until(lambda: "__offsets/0 begins anew" in one.log())
+        until(lambda: knows(one, 59, 2))
+
+        assert one.process is not None
+        running = one.process.pid
+        one.signal(signal.SIGSTOP)
+        asyncio.run(commit(other.address, 70))
+        times = one.log().count("this node begins anew")
+        one.signal(signal.SIGCONT)
+        until(lambda: one.log().count("this node begins anew") > times)
+        one.wait_ready()
+        until(lambda: knows(one, 69, 3))
+        assert one.process.poll() is None and one.process.pid == running
