@@ -134,7 +134,7 @@ def test_a_node_that_runs_and_heard_nothing_for_too_long_begins_anew(tmp_path: P
             say = node.transfer._say
             node.transfer._say = lambda text: (say(text), seen.append(node.trouble))[0]  # type: ignore[method-assign]
             coordinates.transport.serve(ClusterOp.REPLICA_FETCH, replication._fetch_asked)
-            with pytest.raises(BraidError, match="NODE_OUTDATED"):
+            with pytest.raises(BraidError, match="COORDINATOR_MOVED"):
                 await commit
             await nodes.until(lambda: nodes.servers.get(away) not in (None, before) and nodes.servers[away].state == "ready")
             assert any("gets the state of metadata from" in text for text in seen)

@@ -63,7 +63,7 @@ class JournalTransfer:
         self._sending: dict[str, _Sent] = {}
         self._dropping: dict[str, asyncio.TimerHandle] = {}
         self._reading = asyncio.Lock()
-        self._receiving: set[str] = set()
+        self._one_at_a_time = asyncio.Lock()
         self._said, self._said_s = "", 0.0
         node.transport.serve(ClusterOp.JOURNAL_SNAPSHOT, self._asked)
 
@@ -72,7 +72,7 @@ class JournalTransfer:
         """What this node lacks of the journals, and how far it is with it; empty where it follows them."""
         if self._node.outdated.is_set():
             return "it begins anew with the state of the cluster's journals"
-        fresh = self._receiving or self._node.clock.monotonic() - self._said_s < _SAID_S
+        fresh = self._one_at_a_time.locked() or self._node.clock.monotonic() - self._said_s < _SAID_S
         return self._said if fresh else ""
 
     def _say(self, text: str) -> None:
@@ -122,26 +122,22 @@ class JournalTransfer:
             return partial(log.reset, offset)
         node, name = self._node, INTERNAL[key[1]]
         journal = node.broker.journals[name]
-        if journal.applied >= offset:
-            # A snapshot was taken in, and then there was a crash.
-            return lambda: log.reset(journal.applied)
-        if node.outdated.is_set():
-            return None
-        if self._receiving:
-            raise BraidError("NOT_READY", state="busy with the state of another journal")
-        self._receiving.add(name)
-        try:
-            if journal.applied:
-                await self._replace_all(offset - journal.applied, name)
+        async with self._one_at_a_time:
+            if journal.applied >= offset:
+                # A snapshot was taken in, and then there was a crash.
+                return lambda: log.reset(journal.applied)
+            if node.outdated.is_set():
                 return None
-            found, body = await self._received(name, -1)
-            document = await node.broker.compute(partial(journal.keep_snapshot, found, body))
-            self._said = ""
-        except (BraidError, OSError) as error:
-            self._say(f"it missed what the cluster decided, and cannot get the state of {name}: {error}")
-            raise
-        finally:
-            self._receiving.clear()
+            try:
+                if journal.applied:
+                    await self._replace_all(offset - journal.applied, name)
+                    return None
+                found, body = await self._received(name, -1)
+                document = await node.broker.compute(partial(journal.keep_snapshot, found, body))
+                self._said = ""
+            except (BraidError, OSError) as error:
+                self._say(f"it missed what the cluster decided, and cannot get the state of {name}: {error}")
+                raise
 
         def finish() -> None:
             if not journal.applied:

@@ -196,7 +196,8 @@ class ClusterNode(NodeCalls):
         """This node cannot go on from what it knows. Whoever runs it starts it anew."""
         self.outdated.set()
         for journal in self.broker.journals.values():
-            journal.give_up(BraidError("NODE_OUTDATED"))
+            # Clients know this one, and ask again.
+            journal.give_up(BraidError("COORDINATOR_MOVED"))
         self.pulse()
 
     def _registered(self) -> bool:
