@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from three_nodes import Nodes
 
 from braidmq.base import limits
+from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.cluster.journals import INTERNAL, is_journal
 from braidmq.cluster.replication.replication import Replication
 from braidmq.cluster.replication.settings import ReplicationSettings
+from braidmq.cluster.transport import ClusterOp
 
 
 def _placed_with(nodes: Nodes, partitions: int, topic: str) -> dict[str, list[int]]:
@@ -112,5 +115,46 @@ def test_commands_go_before_everything_and_are_not_throttled(tmp_path: Path) -> 
             session.news = dict.fromkeys([(1, 0), (0, 3), (0, 1)])
             assert replication._in_order(session)[0] == (0, 1)
             assert [name for number, name in enumerate(INTERNAL) if is_journal((0, number))] == ["metadata", "offsets", "work"]
+
+    asyncio.run(work())
+
+
+def test_a_command_that_no_frame_holds_is_refused_and_nothing_waits_behind_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path, "ab") as nodes:
+            await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 2 for name in "ab"))
+            broker = nodes.servers[nodes.coordinator()].broker
+            with pytest.raises(BraidError, match="RECORD_TOO_LARGE"):
+                await broker.submit("offsets", ["commit", 1, "g" * limits.RECORD_BYTES_MAX, 0, 1])
+            await broker.create_topic("t", 1)
+            await broker.commit_offset("t", "readers", 0, 0)
+
+    asyncio.run(work())
+
+
+def test_an_answer_that_takes_longer_than_answers_do_is_waited_for(tmp_path: Path) -> None:
+    """As the largest record does on a slow network: it would take as long each time that it is asked for."""
+
+    async def work() -> None:
+        nodes = Nodes(tmp_path, "ab")
+        nodes.replication = ReplicationSettings(lag_s=4.0, answer_s=0.2)
+        async with nodes:
+            await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 2 for name in "ab"))
+            coordinator = nodes.node(nodes.coordinator())
+            replication = coordinator.replication
+            assert isinstance(replication, Replication)
+            fetch, answered = replication._fetch_asked, 0
+
+            async def slowly(node: str, payload: memoryview) -> Sequence[Buffer]:
+                nonlocal answered
+                parts = await fetch(node, payload)
+                await asyncio.sleep(0.7)
+                answered += 1
+                return parts
+
+            coordinator.transport.serve(ClusterOp.REPLICA_FETCH, slowly)
+            async with asyncio.timeout(30):
+                await coordinator.broker.create_topic("t", 1)
+            assert answered
 
     asyncio.run(work())

@@ -29,6 +29,7 @@ from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
+from braidmq.broker.journal import Journal
 from braidmq.cluster.journals import INTERNAL, is_journal
 from braidmq.cluster.messages import pack, unpack
 from braidmq.cluster.partition_state import LogKey
@@ -54,6 +55,11 @@ class _Sent:
     offset: int
     body: bytes
     name: tuple[int, int, int]
+
+
+def _read(journal: Journal) -> _Sent | None:
+    found = journal.newest_snapshot()
+    return None if found is None else _Sent(*found, (found[0], len(found[1]), hot.crc32c(found[1])))
 
 
 class JournalTransfer:
@@ -101,17 +107,16 @@ class JournalTransfer:
         if sent is not None and sent.offset >= journal.log.log_start:
             return sent
         try:
-            found = await broker.compute(journal.newest_snapshot)
-            if found is None or found[0] < journal.log.log_start:
+            found = await broker.compute(partial(_read, journal))
+            if found is None or found.offset < journal.log.log_start:
                 await journal.save_snapshot_beside(broker.beside)
-                found = await broker.compute(journal.newest_snapshot)
+                found = await broker.compute(partial(_read, journal))
         except OSError as fault:
             raise BraidError("SERVER_ERROR", message=f"the snapshot of {name} cannot be read: {fault}") from fault
         if found is None:
             raise BraidError("NOT_READY", state=f"without a snapshot of {name}")
-        offset, body = found
-        sent = self._sending[name] = _Sent(offset, body, (offset, len(body), hot.crc32c(body)))
-        return sent
+        self._sending[name] = found
+        return found
 
     # --- receiving
 
@@ -189,6 +194,6 @@ class JournalTransfer:
             how_far = f"{have} of {name[1]} bytes"
             self._say(f"it missed what the cluster decided, and gets the state of {journal} from {leader}: {how_far}")
         body = b"".join(pieces)
-        if hot.crc32c(body) != name[2]:
+        if await node.broker.compute(partial(hot.crc32c, body)) != name[2]:
             raise BraidError("UNEXPECTED_REPLY", reason=f"a snapshot of {journal} whose checksum is wrong")
         return name[0], body

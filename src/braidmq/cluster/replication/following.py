@@ -206,7 +206,7 @@ class Follower:
         timeout_s = settings.wait_s + settings.answer_s * self._patience
         asked_s = self._replication.clock.monotonic()
         payload = await self._replication.transport.call(self._leader, ClusterOp.REPLICA_FETCH, [request.encode()], timeout_s)
-        self._patience = 1
+        self._patience = max(1, self._patience // 2)
         session, parts = decode_answer(payload)
         if not session or (self._session and session != self._session):
             self._session = 0
