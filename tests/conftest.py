@@ -39,7 +39,7 @@ because they take longest. All others stay together by file, for the fixtures of
 LONGEST = (
     "tests/sim/test_seeds.py", "tests/cluster/test_node_cuts.py", "tests/cluster/test_node_faults.py",
     "tests/cluster/test_full_disks.py", "tests/test_tidy.py", "tests/cluster/test_cluster_operations.py",
-    "tests/cluster/test_push_faults.py",
+    "tests/cluster/test_push_faults.py", "tests/cluster/test_missed_journals.py",
 )  # fmt: skip
 """Files that take longest after those. They come next, so that no process is left alone with one of them in the end."""
 

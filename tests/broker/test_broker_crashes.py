@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
+import broker_bench
 import pytest
-from broker_bench import DATA, crashing, run_broker, settings_of, values_of
+from broker_bench import DATA, crashing, run_broker, values_of
 
 from braidmq.base.disk_faulty import FaultyDisk
 from braidmq.base.errors import BraidError
-from braidmq.broker import broker as broker_module
-from braidmq.broker import journal as journal_module
 from braidmq.broker.broker import Broker
+from braidmq.broker.settings import BrokerSettings
 from braidmq.log.level import Level
+
+
+def settings_of(level: Level = Level.FSYNC) -> BrokerSettings:
+    """Snapshots and journal segments of a few commands, so that a short script meets their ends."""
+    return replace(broker_bench.settings_of(level), journal_snapshot_commands=2, journal_segment_bytes=300)
 
 
 class Facts:
@@ -107,13 +113,6 @@ def script(facts: Facts) -> Callable[[Broker], object]:
         await facts.produce(broker, "gamma", b"last")
 
     return work
-
-
-@pytest.fixture(autouse=True)
-def small_journals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snapshots and journal segments of a few commands, so that a short script meets their ends."""
-    monkeypatch.setattr(journal_module, "_SNAPSHOT_AFTER_COMMANDS", 2)
-    monkeypatch.setattr(broker_module, "_JOURNAL_SEGMENT_BYTES", 300)
 
 
 @pytest.mark.parametrize("stop", [False, True])

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from braidmq.base.clock import ManualClock
 from braidmq.base.disk_faulty import FaultyDisk
 from braidmq.base.errors import BraidError
 from braidmq.base.json_pieces import json_pieces
-from braidmq.broker import journal as journal_module
 from braidmq.broker.broker import Broker
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.journal import Journal
@@ -303,8 +303,8 @@ def test_creating_what_exists_gives_it_as_it_is() -> None:
     run_broker(work)
 
 
-def test_group_offsets_survive_and_go_with_their_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "_SNAPSHOT_AFTER_COMMANDS", 3)
+def test_group_offsets_survive_and_go_with_their_topic() -> None:
+    settings = replace(settings_of(), journal_snapshot_commands=3)
 
     async def work(broker: Broker) -> None:
         for name in ("a", "b"):
@@ -318,7 +318,7 @@ def test_group_offsets_survive_and_go_with_their_topic(monkeypatch: pytest.Monke
         await broker.create_topic("b", 1)
 
     for stop in (True, False):
-        disk = run_broker(work, stop=stop)
+        disk = run_broker(work, settings=settings, stop=stop)
         if not stop:
             disk = disk.crash(2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -11,13 +12,14 @@ from typing import Any
 from braidmq.base.clock import SystemClock
 from braidmq.base.config import Config, Listen
 from braidmq.base.disk_real import RealDisk
+from braidmq.broker.settings import BrokerSettings
 from braidmq.cluster.hello import Identity
 from braidmq.cluster.node import ClusterNode, NodeSettings
 from braidmq.cluster.quorum_local import LocalQuorum
 from braidmq.cluster.replication.settings import ReplicationSettings
 from braidmq.cluster.transport import AddressBook
 from braidmq.cluster.transport_tcp import TcpTransport
-from braidmq.server.app import BrokerServer
+from braidmq.server.app import BrokerServer, live_again
 from braidmq.server.clustering import Clustering
 
 PATIENCE_S = 30.0
@@ -37,7 +39,10 @@ class Nodes:
         self.forgotten: list[str] = []
         """Nodes of which somebody said that they do not come back."""
         self.quorum = LocalQuorum(RealDisk(), str(directory / "quorum"), self._clock)
+        self.engine: dict[str, Any] = {}
+        """Settings of the engine that no configuration has."""
         self.servers: dict[str, BrokerServer] = {}
+        self._running: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = {}
 
     async def __aenter__(self) -> Nodes:
         await self.quorum.open()
@@ -45,7 +50,7 @@ class Nodes:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for name in list(self.servers):
+        for name in list(self._running):
             await self.stop(name)
         await self.quorum.close()
 
@@ -71,15 +76,34 @@ class Nodes:
         async def forgotten(node: str) -> None:
             self.forgotten.append(node)
 
-        server = self.servers[name] = BrokerServer(config, clustering=clustering)
+        stop, came = asyncio.Event(), asyncio.Event()
+
+        async def live() -> None:
+            server = self.servers[name] = BrokerServer(config, clustering=clustering, engine=self._engine)
+            try:
+                await server.run(stop, came.set, lambda: None)
+            finally:
+                if self.servers.get(name) is server:
+                    del self.servers[name]
+
+        running = asyncio.create_task(live_again(live))
+        self._running[name] = running, stop
+        waiting = asyncio.create_task(came.wait())
         async with asyncio.timeout(PATIENCE_S):
-            await server.start()
-        return server
+            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if running.done():
+            running.result()
+        return self.servers[name]
 
     async def stop(self, name: str) -> None:
-        server = self.servers.pop(name)
+        running, stop = self._running.pop(name)
+        stop.set()
         async with asyncio.timeout(PATIENCE_S):
-            await server.stop()
+            await running
+
+    def _engine(self, settings: BrokerSettings) -> BrokerSettings:
+        return dataclasses.replace(settings, **self.engine)
 
     def node(self, name: str) -> ClusterNode:
         clustering = self.servers[name].clustering
@@ -100,7 +124,7 @@ class Nodes:
         return "" if state is None else state.leader
 
     def coordinator(self) -> str:
-        return next(name for name in self.servers if self.node(name).coordinates)
+        return next(name for name in self.servers if self.servers[name].state == "ready" and self.node(name).coordinates)
 
     async def until(self, reached: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):

@@ -178,6 +178,7 @@ NOT_SENT = {
     "UNEXPECTED_REPLY": "raised by the side that reads answers",
     "ENCRYPTION_KEY_WRONG": "ends a start",
     "INVALID_KEY": "ends a start",
+    "NODE_OUTDATED": "has a node begin anew",
     "REPLICA_DIVERGED": "stops a replica, and is logged",
 }
 """Codes that the layers of the broker raise and that no FlyMQ client is sent."""

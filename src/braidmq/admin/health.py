@@ -110,7 +110,7 @@ async def check_loop(site: Site) -> HealthCheck:
 
 def _check_state(site: Site) -> HealthCheck:
     state = site.server.state
-    reasons = {"starting": "the broker recovers its log", "stopping": "the broker stops"}
+    reasons = {"starting": site.server.waits_for or "the broker recovers its log", "stopping": "the broker stops"}
     return HealthCheck("state", "healthy" if state == "ready" else "unhealthy", 0.0, reasons.get(state))
 
 

@@ -205,6 +205,8 @@ _ROWS: Final = (
               "Send it again: an idempotent producer's records are stored once all the same.", True),
     ErrorSpec("NOT_ENOUGH_REPLICAS", "{topic}/{partition} has {found} replicas in sync and needs {needed}", 503, 7,
               "Bring the missing nodes back, or lower `min_insync` with `braid cluster require`. What was sent meanwhile may be stored yet.", True),
+    ErrorSpec("NODE_OUTDATED", "this node begins anew: the cluster went on without it for longer than its decisions are kept one by one", 503, 7,
+              "Nothing is to be done: the node has got the state instead, and starts with it. `/ready` says when it is back.", True),
     ErrorSpec("REPLICA_DIVERGED", "{topic}/{partition}: the leader lacks records from offset {offset} on that were readable up to {watermark}", 500, 7,
               "Nothing was removed. A disk of the leader lost what it had promised to keep: restore it, or retire this replica by hand."),
     ErrorSpec("CLUSTER_REFUSED", "{node} and this node do not belong together: {reason}", 403, 6,

@@ -54,7 +54,6 @@ from braidmq.log.partition import LogSettings, PartitionLog
 from braidmq.security.accounts import Caller
 from braidmq.security.audit import audit_settings
 
-_JOURNAL_SEGMENT_BYTES: Final = 16 * limits.MIB
 _WORK_CHECK_SECONDS: Final = 1.0
 _LATE_CHECKS: Final = 4
 """Intervals after which a check of members comes so late that the broker was not there to hear them."""
@@ -108,9 +107,12 @@ class Broker(BrokerReads, BrokerWrites):
         self.routes_version = 0
         """Grows when a route must not be used any more."""
         # Topics are always synced: one of level `fsync` on a broker of level `os` must not vanish with its records.
-        self._metadata_settings = LogSettings(Level.FSYNC, _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0)
+        self._metadata_settings = LogSettings(
+            Level.FSYNC, settings.journal_segment_bytes, retention_bytes=0, retention_age_ms=0
+        )
         self._internal_settings = LogSettings(
-            max(Level.OS, settings.defaults.level), _JOURNAL_SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0, gapless=True
+            max(Level.OS, settings.defaults.level), settings.journal_segment_bytes, retention_bytes=0, retention_age_ms=0,
+            gapless=True,
         )
         self._metadata: Journal
         self._offsets: Journal
@@ -221,8 +223,9 @@ class Broker(BrokerReads, BrokerWrites):
         push = {**self.push.machines(), QUEUES: self.fq.table, PIPELINES: self.pipelines.table, **self._more_machines}
         machines = MachineGroup({TOPICS: self.topics, **security.machines(), SCHEMAS: self.schemas.table, **push})
         alone = self.peers is None
-        self._metadata = Journal(self.disk, store.internal("metadata", self._metadata_settings), self.commit, machines)
-        self._offsets = Journal(self.disk, store.internal("offsets", self._internal_settings), self.commit, self.groups)
+        after = self.settings.journal_snapshot_commands
+        self._metadata = Journal(self.disk, store.internal("metadata", self._metadata_settings), self.commit, machines, after)
+        self._offsets = Journal(self.disk, store.internal("offsets", self._internal_settings), self.commit, self.groups, after)
         for journal in (self._metadata, self._offsets):
             journal.replay() if alone else journal.load()
         if alone:

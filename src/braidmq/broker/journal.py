@@ -31,7 +31,8 @@ from braidmq.log.partition import PartitionLog
 from braidmq.log.partition_reads import Cold
 
 _SNAPSHOT_PREFIX: Final = "snapshot-"
-_SNAPSHOT_AFTER_COMMANDS: Final = 20_000
+_SNAPSHOT_SUFFIX: Final = ".json"
+SNAPSHOT_AFTER_COMMANDS: Final = 20_000
 _READ_BYTES: Final = 4 * limits.MIB
 
 logger = logging.getLogger("braidmq.journal")
@@ -52,7 +53,11 @@ class StateMachine(Protocol):
 
 
 class Journal:
-    def __init__(self, disk: Disk, log: PartitionLog, commit: GroupCommit, machine: StateMachine) -> None:
+    def __init__(
+        self, disk: Disk, log: PartitionLog, commit: GroupCommit, machine: StateMachine,
+        snapshot_after: int = SNAPSHOT_AFTER_COMMANDS,
+    ) -> None:
+        """A snapshot is due after `snapshot_after` commands."""
         self._disk = disk
         self._log = log
         self._commit = commit
@@ -60,6 +65,7 @@ class Journal:
         self._applied = 0
         """Offset after the last applied command."""
         self._snapshot_at = 0
+        self._snapshot_after = snapshot_after
         self._saving: asyncio.Task[None] | None = None
         self._posted: dict[int, tuple[list[Any], asyncio.Future[Any]]] = {}
         """Offset to the command that was appended there by this process, and who waits for its outcome."""
@@ -70,6 +76,8 @@ class Journal:
         self._asking = 0
         self._lookouts: list[tuple[int, asyncio.Future[None]]] = []
         """Who waits until everything below an offset is applied."""
+        self._left: BraidError | None = None
+        """Why nothing more will be applied."""
         self.on_applied: Callable[[list[Any], Any], None] | None = None
         """Told of every command that was applied since the start, and of what the machine answered; not of refused ones."""
 
@@ -84,10 +92,13 @@ class Journal:
     def append(self, command: list[Any]) -> tuple[int, asyncio.Future[Any]]:
         """As `post`, with the offset of the command."""
         self._log.check_writable()
-        if self._log.pending_bytes > limits.FLUSH_BYTES_TARGET:
+        payload = json.dumps(command, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if len(payload) > limits.RECORD_BYTES_MAX and self._log.gate is not None:
+            # It could not be replicated, and nothing behind it either.
+            raise BraidError("RECORD_TOO_LARGE", size=len(payload), limit=limits.RECORD_BYTES_MAX)
+        if self._log.pending_bytes + len(payload) > limits.FLUSH_BYTES_TARGET:
             self._commit.flush()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        payload = json.dumps(command, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
         offset = self._log.accumulator.append(None, payload)
         self._posted[offset] = (command, answer)
         self._commit.touch(self._log)
@@ -157,11 +168,22 @@ class Journal:
         for _, answer in posted.values():
             _settle(answer, error=error)
 
+    def give_up(self, error: BraidError) -> None:
+        """Nothing more will be applied here: nobody is to wait for it."""
+        self._left = error
+        self.give_up_posted(error)
+        for answer in (*self._awaited.values(), *(reached for _, reached in self._lookouts)):
+            _settle(answer, error=error)
+        self._awaited.clear()
+        self._lookouts.clear()
+
     async def submitted(self, append: Callable[[], Awaitable[int]]) -> Any:
         """What the machine here answers to a command that `append` has another node append, which gives its offset."""
         self._asking += 1
         try:
             offset = await append()
+            if self._left is not None:
+                raise self._left
             if offset < self._applied:
                 outcome = self._recent.get(offset)
                 if isinstance(outcome, BraidError):
@@ -177,6 +199,8 @@ class Journal:
     async def caught_up(self, offset: int) -> None:
         """Wait until everything below `offset` is applied."""
         if self._applied < offset:
+            if self._left is not None:
+                raise self._left
             reached = asyncio.get_running_loop().create_future()
             self._lookouts.append((offset, reached))
             await reached
@@ -242,8 +266,16 @@ class Journal:
         self._load_snapshot()
 
     def _load_snapshot(self) -> None:
+        found = self.newest_snapshot()
+        if found is not None:
+            document = json.loads(found[1].decode("utf-8", "surrogatepass"))
+            self._machine.restore(document["state"])
+            self._applied = self._snapshot_at = found[0]
+
+    def newest_snapshot(self) -> tuple[int, bytes] | None:
+        """The newest snapshot that is whole: its offset, and the JSON that it is. Blocks."""
         for name in reversed(self._disk.list_directory(self._log.directory)):
-            if not (name.startswith(_SNAPSHOT_PREFIX) and name.endswith(".json")):
+            if not (name.startswith(_SNAPSHOT_PREFIX) and name.endswith(_SNAPSHOT_SUFFIX)):
                 continue
             path = f"{self._log.directory}/{name}"
             head, _, body = self._disk.read_file(path).partition(b"\n")
@@ -252,33 +284,27 @@ class Journal:
                 continue
             if self._log.codec is not None:
                 body = self._log.codec.unseal(body, name, path)
-            document = json.loads(body.decode("utf-8", "surrogatepass"))
-            self._machine.restore(document["state"])
-            self._applied = self._snapshot_at = document["offset"]
-            return
+            return int(name.removeprefix(_SNAPSHOT_PREFIX).removesuffix(_SNAPSHOT_SUFFIX)), body
+        return None
 
     # --- snapshots
 
-    def state(self) -> tuple[int, bytes]:
-        """Everything applied so far as JSON, and the offset after it: for a node whose log begins too late."""
-        pieces = json_pieces(self._machine.snapshot())
-        return self._applied, b"".join(piece.encode("utf-8", "surrogatepass") for piece in pieces)
+    def keep_snapshot(self, offset: int, body: bytes) -> Any:
+        """Put the snapshot of another node beside those of this one; returns its state. Blocks, and changes nothing else: it is the
+        newest when this node starts the next time."""
+        document = json.loads(body.decode("utf-8", "surrogatepass"))
+        self._write_body(offset, body, [])
+        return document["state"]
 
-    def install(self, offset: int, state: bytes) -> None:
-        """Begin with the state of another node, which is kept as a snapshot; only where nothing was applied yet. Blocks."""
-        if self._applied:
-            raise BraidError(
-                "CORRUPT_LOG", path=self._log.directory, position=0, offset=self._applied,
-                reason=f"what the cluster decided up to {offset} is not in any log any more: begin with an empty data directory",
-            )
-        document = json.loads(state.decode("utf-8", "surrogatepass"))
-        self._machine.restore(document)
-        self._write_snapshot(offset, document, [])
+    def install(self, offset: int, state: Any) -> None:
+        """Begin with the state of another node, which is kept as a snapshot; only where nothing was applied yet."""
+        assert not self._applied, "what was applied has led to more than the state"
+        self._machine.restore(state)
         self._applied = self._snapshot_at = offset
 
     @property
     def snapshot_due(self) -> bool:
-        return self._applied - self._snapshot_at >= _SNAPSHOT_AFTER_COMMANDS
+        return self._applied - self._snapshot_at >= self._snapshot_after
 
     def save_snapshot(self) -> None:
         """Write the state as it is now, and let go of what it replaces."""
@@ -308,13 +334,15 @@ class Journal:
 
     def _write_snapshot(self, offset: int, state: Any, files: list[AppendFile]) -> None:
         document = {"offset": offset, "state": state}
-        body = b"".join(piece.encode("utf-8", "surrogatepass") for piece in json_pieces(document))
+        self._write_body(offset, b"".join(piece.encode("utf-8", "surrogatepass") for piece in json_pieces(document)), files)
+
+    def _write_body(self, offset: int, body: bytes, files: list[AppendFile]) -> None:
         directory = self._log.directory
         self._disk.make_directory(directory)
         # A snapshot must not know more than the log: offsets would begin below it after a loss of power.
         self._disk.sync_files(files)
         self._disk.sync_directory(directory)
-        name = f"{_SNAPSHOT_PREFIX}{offset:020d}.json"
+        name = f"{_SNAPSHOT_PREFIX}{offset:020d}{_SNAPSHOT_SUFFIX}"
         if self._log.codec is not None:
             # It holds what the encrypted log held.
             body = self._log.codec.seal(body, name)

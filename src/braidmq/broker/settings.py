@@ -8,6 +8,7 @@ from braidmq.base import limits
 from braidmq.base.key_ring import LoadKeys
 from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.broker.features import SecuritySettings
+from braidmq.broker.journal import SNAPSHOT_AFTER_COMMANDS
 from braidmq.log.partition import LogSettings
 
 
@@ -29,6 +30,9 @@ class BrokerSettings:
     schema_strict: bool = False
     """Whether a request that names a schema that is not there is refused."""
     security: SecuritySettings = field(default_factory=SecuritySettings)
+    journal_snapshot_commands: int = SNAPSHOT_AFTER_COMMANDS
+    """After so many commands of one of the broker's own journals its state is written down, and older commands are let go."""
+    journal_segment_bytes: int = 16 * limits.MIB
     encryption_enabled: bool = False
     load_keys: LoadKeys = lambda: None
     """Called when encryption is on, or when the data directory holds something encrypted."""

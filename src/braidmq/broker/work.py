@@ -106,7 +106,8 @@ class WorkEngine:
         """Find what was decided; in a cluster only what the snapshot says of it. Blocks: call it off the loop."""
         broker = self._broker
         staged = LogSettings(settings.level, SEGMENT_BYTES, retention_bytes=0, retention_age_ms=0)
-        self.journal = Journal(broker.disk, broker.store.internal("work", settings), broker.commit, self.table)
+        after = broker.settings.journal_snapshot_commands
+        self.journal = Journal(broker.disk, broker.store.internal("work", settings), broker.commit, self.table, after)
         self.staging = Staging(broker.store.internal("staging", staged), broker.commit, broker.warm)
         self.delayed = Staging(broker.store.internal("delayed", staged), broker.commit, broker.warm)
         self.stages = Staging(broker.store.internal("stages", staged), broker.commit, broker.warm)

@@ -29,12 +29,19 @@ from braidmq.cluster.quorum import Conflict, Entry, Guard, MetaQuorum, Ok, Put, 
 INTERNAL: Final = ("metadata", "offsets", "work", "staging", "delayed", "stages")
 """The broker's own logs that are replicated; the audit trail is each node's own."""
 INTERNAL_KEYS: Final[tuple[LogKey, ...]] = tuple((0, number) for number in range(len(INTERNAL)))
+_JOURNALS: Final = 3
+"""The first of these are journals of commands."""
 STATE_KEY: Final = "journal"
 _ANSWERS_S: Final = (0.5, 1.0, 2.0, 3.0)
 """How long the quorum is waited for before it is asked again, and then once more. A member hands what it is asked to its leader,
 and when that has just died, nobody ever answers: it is often lost together with the node that is to be replaced."""
 
 logger = logging.getLogger("braidmq.cluster")
+
+
+def is_journal(key: LogKey) -> bool:
+    """Whether a log holds commands; the others of the broker's own hold records that are staged, which may be many."""
+    return key[0] == 0 and key[1] < _JOURNALS
 
 
 class JournalGroup:

@@ -25,6 +25,7 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.topics import Topic
 from braidmq.cluster.coordinator import Coordinator
+from braidmq.cluster.journal_transfer import JournalTransfer
 from braidmq.cluster.journals import INTERNAL, INTERNAL_KEYS, STATE_KEY, JournalGroup
 from braidmq.cluster.messages import pack, unpack
 from braidmq.cluster.node_calls import NodeCalls
@@ -117,6 +118,9 @@ class ClusterNode(NodeCalls):
         self.coordinator = Coordinator(self)
         self.steering = Steering(self)
         self.overview = Overview(self)
+        self.transfer = JournalTransfer(self)
+        self.outdated = asyncio.Event()
+        """Set when this node has to begin anew: it lies ready on its disk what the cluster decided without it."""
         self.lists_of_others = NodeLists(self).of_others
         SteppingAside(self)
         self.quorum_fault = ""
@@ -138,7 +142,6 @@ class ClusterNode(NodeCalls):
         table.on_brokers = self.pulse
         for op, handler in {
             ClusterOp.JOURNAL_SUBMIT: self._submitted,
-            ClusterOp.JOURNAL_SNAPSHOT: self.snapshot_asked,
             ClusterOp.ALTER_ISR: self._isr_asked,
             ClusterOp.WORK_WRITE: self._work_asked,
             ClusterOp.FORWARD_PRODUCE: self._produce_asked,
@@ -175,7 +178,9 @@ class ClusterNode(NodeCalls):
         assert state is not None
         if state.leader != self.node:
             self._journals_changed(state)
-        await self.until(self._registered)
+        await self.until(lambda: self._registered() or self.outdated.is_set())
+        if self.outdated.is_set():
+            raise BraidError("NODE_OUTDATED")
         self._serving = True
         # Opening thousands of logs takes longer than a session lasts: the loop gets turns in between, and the table may change.
         for key, _ in list(self.table.items()):
@@ -197,6 +202,14 @@ class ClusterNode(NodeCalls):
     def generation(self) -> int:
         """Of this node's life; 0 until it has announced itself."""
         return 0 if self._session is None else self._session.generation
+
+    def begin_again(self) -> None:
+        """This node cannot go on from what it knows. Whoever runs it starts it anew."""
+        self.outdated.set()
+        for journal in self.broker.journals.values():
+            # Clients know this one, and ask again.
+            journal.give_up(BraidError("COORDINATOR_MOVED"))
+        self.pulse()
 
     def _registered(self) -> bool:
         record = self.table.brokers.get(self.node)
@@ -244,7 +257,7 @@ class ClusterNode(NodeCalls):
 
         def known() -> bool:
             record = self.table.brokers.get(self.node)
-            return record is not None and record.about.items() >= about.items()
+            return self.outdated.is_set() or (record is not None and record.about.items() >= about.items())
 
         await self.until(known)
 
@@ -267,7 +280,9 @@ class ClusterNode(NodeCalls):
             return
         leader = self.journals.state.leader if self.journals.state is not None else ""
         await self.transport.call(leader, ClusterOp.END_EPOCH, pack({"generation": self.session.generation}), _CALL_S)
-        await self.until(lambda: not any(state.leader == self.node for _, state in self.table.items()))
+        await self.until(
+            lambda: self.outdated.is_set() or not any(state.leader == self.node for _, state in self.table.items())
+        )
 
     async def step_down(self) -> None:
         """Let others lead what this node leads. It stays a replica, and may lead again when leaders are spread anew."""
@@ -568,6 +583,8 @@ class ClusterNode(NodeCalls):
         """Why the cluster can change nothing at the moment; empty when it can."""
         if self.quorum_fault:
             return f"the metadata quorum is lost: {self.quorum_fault}"
+        if standing := self.transfer.standing:
+            return f"this node is not up to date: {standing}"
         leader = self.coordinator_node()
         if leader not in self.live():
             return f"nobody coordinates: {leader or 'no node'} is away, and no replica of the journals that may lead is here"

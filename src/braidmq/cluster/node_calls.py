@@ -19,13 +19,11 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.peers import NodeInfo, PartitionInfo, PartitionReading
 from braidmq.broker.topics import Topic
-from braidmq.cluster.journals import INTERNAL, JournalGroup
+from braidmq.cluster.journals import JournalGroup
 from braidmq.cluster.messages import pack, unpack
-from braidmq.cluster.partition_state import LogKey
 from braidmq.cluster.replica_table import ReplicaTable
 from braidmq.cluster.transport import ClusterOp, Transport
 from braidmq.hot import layout
-from braidmq.log.partition import PartitionLog
 
 if TYPE_CHECKING:
     from braidmq.cluster.node import NodeSettings, Replicating
@@ -340,26 +338,6 @@ class NodeCalls:
         self.check_coordinates()
         journal, command = unpack(payload)[0]
         return pack(await self._append(journal, command))
-
-    # --- state for those whose log begins too late
-
-    async def begin_anew(self, key: LogKey, log: PartitionLog, offset: int) -> None:
-        """The leader has nothing any more that would continue a log: go on where it does, a journal with the leader's state."""
-        journal = self.broker.journals.get(INTERNAL[key[1]]) if key[0] == 0 else None
-        if journal is None:
-            log.reset(offset)
-            return
-        if journal.applied < offset:
-            payload = await self.transport.call(self._leader(), ClusterOp.JOURNAL_SNAPSHOT, pack(INTERNAL[key[1]]), _WORK_S)
-            applied, state = unpack(payload)
-            journal.install(applied, bytes(state))
-            logger.info("%s begins with the state at offset %d", log.topic, applied)
-        log.reset(journal.applied)
-
-    async def snapshot_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
-        self.check_coordinates()
-        applied, state = self.broker.journals[unpack(payload)[0]].state()
-        return pack(applied, state)
 
     # --- telling
 

@@ -64,15 +64,17 @@ class BrokerServer:
     def __init__(
         self, config: Config, *, disk: Disk | None = None, clock: Clock | None = None, environ: Mapping[str, str] = os.environ,
         clustering: Callable[[], Awaitable[Clustering | None]] | None = None,
+        engine: Callable[[BrokerSettings], BrokerSettings] = lambda settings: settings,
     ) -> None:
         """`environ` holds the encryption keys, unless a key file does; settings are in `config` already. `clustering` stands in for
-        the cluster that `config` names.
+        the cluster that `config` names, and `engine` may change what no configuration has.
         """
         self.config = config
         self._disk = disk or RealDisk()
         self._environ = environ
         self.clock = clock or SystemClock()
         self.broker: Broker
+        self._engine = engine
         self._open_clustering = clustering or self._configured_clustering
         self.clustering: Clustering | None = None
         """The cluster that this broker belongs to; None for one that runs alone."""
@@ -91,7 +93,8 @@ class BrokerServer:
         tls = server_context(config)
         clustering = self.clustering = await self._open_clustering()
         machines = None if clustering is None else clustering.machines
-        self.broker = Broker(broker_settings(config, self._disk, self._environ), self._disk, self.clock, machines=machines)
+        settings = self._engine(broker_settings(config, self._disk, self._environ))
+        self.broker = Broker(settings, self._disk, self.clock, machines=machines)
         if config.tracing_enabled:
             self.broker.commit.tracing = open_tracing(self.clock)
         self.broker.transactions.on_abort = partial(note_abort, self.broker)
@@ -147,6 +150,29 @@ class BrokerServer:
 
         client = self.addresses.get("flymq") or self.addresses.get("flymqs", "")
         return {"client": self.config.client_advertise or (dialable(client) if client else "")}
+
+    async def run(self, stop: asyncio.Event, came: Callable[[], None], goes: Callable[[], None]) -> None:
+        """Start, tell `came`, and serve until `stop` is set; then tell `goes`, and stop. Raises NODE_OUTDATED when a node of a
+        cluster has to begin anew: with another server, for hardly anything that this one knows holds any longer."""
+        await self.start()
+        reasons = [asyncio.ensure_future(stop.wait())]
+        if self.clustering is not None:
+            reasons.append(asyncio.ensure_future(self.clustering.node.outdated.wait()))
+        try:
+            came()
+            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for reason in reasons:
+                reason.cancel()
+            goes()
+            await self.stop()
+        if not stop.is_set():
+            raise BraidError("NODE_OUTDATED")
+
+    @property
+    def waits_for(self) -> str:
+        """What of its cluster a broker lacks that starts; empty where it is busy with itself."""
+        return "" if self.clustering is None else self.clustering.waits_for
 
     async def stop(self) -> None:
         """Finish running requests, close the connections, make everything durable."""
@@ -229,39 +255,53 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = BrokerServer(config)
-    beside = None if companion is None else companion(server)
-    try:
-        addresses = {} if beside is None else beside.start()
-        return await _serve_until(stop, server, addresses, on_ready)
-    finally:
-        if beside is not None:
-            await beside.stop()
+
+    async def live() -> None:
+        server = BrokerServer(config)
+        beside = None if companion is None else companion(server)
+        try:
+            addresses = {} if beside is None else beside.start()
+            await server.run(stop, partial(_came, server, addresses, on_ready), partial(_goes, server))
+        finally:
+            if beside is not None:
+                await beside.stop()
+
+    await live_again(live)
+    logger.info("stopped")
+    return 0
 
 
-async def _serve_until(
-    stop: asyncio.Event, server: BrokerServer, beside: Mapping[str, str], on_ready: Callable[[dict[str, str]], None] | None
-) -> int:
-    config = server.config
-    await server.start()
+async def live_again(live: Callable[[], Awaitable[None]]) -> None:
+    """Run `live`, and run it again each time when a node of a cluster has to begin anew."""
+    while True:
+        try:
+            await live()
+            return
+        except BraidError as error:
+            if error.code != "NODE_OUTDATED":
+                raise
+            logger.warning("%s", error.text)
+            # What the life before left is garbage now.
+            gc.unfreeze()
+
+
+def _came(server: BrokerServer, beside: Mapping[str, str], on_ready: Callable[[dict[str, str]], None] | None) -> None:
+    """The broker serves."""
     addresses = {**server.addresses, **beside}
     # What exists now lives as long as the broker; the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    try:
-        if config.ready_file is not None:
-            _write_ready_file(config.ready_file, addresses)
-        if on_ready is not None:
-            on_ready(addresses)
-        await stop.wait()
-    finally:
-        logger.info("stopping")
-        # Nobody is served from here on, however the stop goes.
-        if config.ready_file is not None:
-            _remove(config.ready_file)
-        await server.stop()
-    logger.info("stopped")
-    return 0
+    if server.config.ready_file is not None:
+        _write_ready_file(server.config.ready_file, addresses)
+    if on_ready is not None:
+        on_ready(addresses)
+
+
+def _goes(server: BrokerServer) -> None:
+    """Nobody is served from here on, however the stop goes."""
+    logger.info("stopping")
+    if server.config.ready_file is not None:
+        _remove(server.config.ready_file)
 
 
 def _name_for(scheme: str, taken: dict[str, str]) -> str:

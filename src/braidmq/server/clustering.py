@@ -76,7 +76,7 @@ class Clustering:
             self._transport, self._clock, broker.commit, node.log_of, node.alter_isr, self._replication_settings,
             min_insync=node.min_insync, refusal=self._refusal, generation=lambda: node.generation, beside=broker.beside,
         )  # fmt: skip
-        self._replication.begin_anew = node.begin_anew
+        self._replication.begin_anew = node.transfer.begin_anew
         node.replication = self._replication
         self.quorum_watch = QuorumWatch(node)
         broker.documents["cluster"] = node.document
@@ -109,6 +109,12 @@ class Clustering:
                 logger.log(logging.DEBUG if said else logging.WARNING, "waiting for the others: %s", error)
                 said = True
             await asyncio.sleep(_AGAIN_S)
+
+    @property
+    def waits_for(self) -> str:
+        """What the node lacks of the cluster's journals; empty where it follows them."""
+        standing = self.node.transfer.standing if hasattr(self, "node") else ""
+        return f"this node is not up to date: {standing}" if standing else ""
 
     async def announce(self, **about: str) -> None:
         """Tell the others where clients find this node."""

@@ -47,6 +47,8 @@ class SimNode:
         )  # fmt: skip
         self.world = world
         self.machine = machine
+        self.up = False
+        """Whether it has come in."""
         self.clustering = Clustering(
             settings, world.quorum.driver(name), machine.transport, AddressBook(), world.clock, _REPLICATION
         )
@@ -61,6 +63,8 @@ class SimNode:
             try:
                 await self.broker.recover()
                 await self.clustering.start()
+                self.up = True
+                self._watching = asyncio.create_task(self._begin_anew())
                 break
             except BraidError as error:
                 # As a service does that is started again when it ends. A new life finds the disk as this one left it.
@@ -69,6 +73,12 @@ class SimNode:
                 return
         for op, handler in {PRODUCE: self._produce, READ: self._read, COMMIT: self._commit, CREATE: self._create}.items():
             transport.serve(op, handler)
+
+    async def _begin_anew(self) -> None:
+        """As a server does whose node missed more than is kept."""
+        await self.clustering.node.outdated.wait()
+        self.world.trace(self.machine.name, "begins anew")
+        self.world.restart_soon(self.machine)
 
     async def _create(self, client: str, payload: memoryview) -> list[Buffer]:
         await self.broker.create_topic(TOPIC, unpack(payload)[0])
@@ -114,6 +124,8 @@ class NodeWorld(Scenario):
         self.broker_settings = BrokerSettings(
             "data", LogSettings(Level.QUORUM, rng.choice([2000, 1 << 20]), retention_bytes=0, retention_age_ms=0),
             checkpoint_interval_s=rng.choice([0.4, 2.0]), retention_interval_s=1.0,
+            # So few that a machine that is down for a moment may miss what is let go.
+            journal_snapshot_commands=rng.choice([2, 2, 100]), journal_segment_bytes=300,
         )  # fmt: skip
 
     def start(self, name: str) -> None:
@@ -177,6 +189,19 @@ class NodeWorld(Scenario):
     def state(self, name: str, key: LogKey) -> PartitionState | None:
         node = self.nodes.get(name)
         return None if node is None or not node.machine.up else node.clustering.table.state(key)
+
+    def settled(self) -> bool:
+        """Also the journals: whoever missed some of them is in sync again, and has applied all of them."""
+        if not super().settled():
+            return False
+        applied = []
+        for name in NAMES:
+            node = self.nodes[name]
+            state = node.clustering.node.journals.state if node.machine.up and node.up else None
+            if state is None or set(state.isr) != set(NAMES):
+                return False
+            applied.append(node.clustering.node.applied())
+        return applied[0] == applied[1] == applied[2]
 
     def check_more(self) -> None:
         """Every node has applied every commit of offsets that was acknowledged."""

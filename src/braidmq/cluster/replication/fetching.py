@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from braidmq.base import limits
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.cluster.partition_state import LogKey
@@ -32,6 +33,11 @@ _PLACE: Final = struct.Struct(">qIIQqQI")
 _KEY: Final = struct.Struct(">qI")
 _ANSWER: Final = struct.Struct(">QI")
 _PART: Final = struct.Struct(">qIBIQQqQI")
+
+PART_BYTES: Final = _PART.size
+"""What a part takes beside its batches."""
+ANSWER_ROOM_BYTES: Final = limits.FRAME_PAYLOAD_BYTES_MAX - 64
+"""What parts and batches may take together: an answer is one frame. The largest legal record fits, with its batch and its part."""
 
 EMPTY: Final = -1
 """The last epoch of a log that has no batch."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from braidmq.base.errors import BraidError
 from braidmq.cluster.partition_state import LogKey
@@ -25,6 +25,9 @@ from braidmq.log.partition_replica import Truncation
 if TYPE_CHECKING:
     from braidmq.cluster.replication.replication import Replication
 
+_PATIENCE_MAX: Final = 8
+_BEGIN_AGAIN_S: Final = 1.0
+
 logger = logging.getLogger("braidmq.replication")
 
 
@@ -35,11 +38,18 @@ class Followed:
     log: PartitionLog
     epoch: int
     in_sync: bool
-    """Whether its records are waited for; others are copied as fast as the throttle allows."""
+    """Whether its records are waited for."""
+    is_journal: bool = False
+    """Whether it holds commands, without which this node knows nothing of what the cluster decides."""
     current: bool = False
     """Whether the leader said, when it was last heard, that this log continues in its own and that readers see as much here."""
     said_s: float = float("-inf")
     """When that was asked which the leader last answered with a word about this partition."""
+
+    @property
+    def throttled(self) -> bool:
+        """Whether it is copied no faster than the throttle allows."""
+        return not self.in_sync and not self.is_journal
 
 
 class Follower:
@@ -58,8 +68,12 @@ class Follower:
         """Records that a partition lacks which catches up."""
         self._session = 0
         self._number = 0
+        self._patience = 1
+        """How many times as long as usual an answer is waited for."""
         self._asked_s = self._all_said_s = float("-inf")
         """When that was asked which the leader answered last, and last with all that it had to say: that was true then."""
+        self._beginning: dict[LogKey, asyncio.Task[None]] = {}
+        """Partitions that begin anew, which may take long. Meanwhile nothing that the leader says of them counts."""
         self._work = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._ended)
@@ -111,7 +125,8 @@ class Follower:
     def stop(self) -> None:
         for key in list(self._lacking):
             self._lacks(key, 0)
-        self._task.cancel()
+        for task in (self._task, *self._beginning.values()):
+            task.cancel()
 
     def _again(self, key: LogKey) -> None:
         """Say in the next fetch where a partition stands."""
@@ -119,8 +134,9 @@ class Follower:
             self._changed[key] = None
             self._work.set()
 
-    def _again_later(self, key: LogKey) -> None:
-        asyncio.get_running_loop().call_later(self._replication.settings.retry_s, self._again, key)
+    def _again_later(self, key: LogKey, after_s: float | None = None) -> None:
+        pause_s = self._replication.settings.retry_s if after_s is None else after_s
+        asyncio.get_running_loop().call_later(pause_s, self._again, key)
 
     # --- fetching
 
@@ -132,7 +148,10 @@ class Follower:
             try:
                 await self._fetch()
             except BraidError as error:
-                logger.debug("fetching from %s: %s", self._leader, error)
+                away = error.code in ("NODE_UNREACHABLE", "NOT_READY", "UNKNOWN_OPCODE")
+                logger.log(logging.DEBUG if away else logging.WARNING, "fetching from %s: %s", self._leader, error)
+                # The largest record takes long on a slow network, and would take as long the next time.
+                self._patience = min(2 * self._patience, _PATIENCE_MAX)
                 self._begin_again()
                 await asyncio.sleep(self._replication.settings.retry_s)
 
@@ -155,6 +174,8 @@ class Follower:
         # and would begin again with all of them for ever. The journals are assigned first, so they are told first.
         telling = list(islice(self._changed, settings.fetch_places))
         more = len(self._changed) > len(telling)
+        # What may be copied goes to the broker's own logs first.
+        telling.sort(key=lambda key: key[0] != 0)
         for key in telling:
             del self._changed[key]
         for key in telling:
@@ -168,7 +189,7 @@ class Follower:
                 self._again_later(key)
                 continue
             bytes_max = settings.partition_bytes
-            if not part.in_sync:
+            if part.throttled:
                 bytes_max = min(bytes_max, left)
                 left -= bytes_max
                 if not bytes_max:
@@ -182,9 +203,10 @@ class Follower:
             self._replication.generation(), self._session, self._number, wait_ms, settings.fetch_bytes,
             [place for _, place in asked.values()], forgotten,
         )  # fmt: skip
-        timeout_s = settings.wait_s + settings.answer_s
+        timeout_s = settings.wait_s + settings.answer_s * self._patience
         asked_s = self._replication.clock.monotonic()
         payload = await self._replication.transport.call(self._leader, ClusterOp.REPLICA_FETCH, [request.encode()], timeout_s)
+        self._patience = max(1, self._patience // 2)
         session, parts = decode_answer(payload)
         if not session or (self._session and session != self._session):
             self._session = 0
@@ -206,7 +228,7 @@ class Follower:
         for said in parts:
             known = self._places.get(said.key)
             part = self._parts.get(said.key)
-            if known is None or part is not known[0]:
+            if known is None or part is not known[0] or said.key in self._beginning:
                 # Something else was assigned meanwhile, and will be asked for.
                 continue
             _, place = known
@@ -215,6 +237,9 @@ class Follower:
                 self._again(said.key)
             elif said.verdict is Verdict.FENCED:
                 self._again_later(said.key)
+            elif said.verdict is Verdict.BEHIND:
+                task = self._beginning[said.key] = asyncio.get_running_loop().create_task(self._begin_anew(said, part))
+                task.add_done_callback(self._ended)
             elif said.verdict is not Verdict.DATA:
                 await self._correct(said, part)
             elif self._stage(said, part):
@@ -235,7 +260,7 @@ class Follower:
         """Take in what came; False when nothing did."""
         if not said.size:
             return False
-        if not part.in_sync:
+        if part.throttled:
             self._replication.throttle.spend(said.size)
         try:
             part.log.stage_replica(b"".join(said.data))
@@ -259,34 +284,48 @@ class Follower:
         return await done
 
     def _see(self, said: Part, part: Followed) -> None:
-        if not part.in_sync:
+        if part.throttled:
             self._lacks(said.key, said.watermark - part.log.log_end)
         part.log.advance_to(said.watermark)
         part.current = part.log.high_watermark >= said.watermark
         part.said_s = self._asked_s
         self._replication.started_at(said.key, said.log_start)
 
+    async def _begin_anew(self, said: Part, part: Followed) -> None:
+        """The leader has nothing any more of what would continue this log. Others go on meanwhile."""
+        key, log = said.key, part.log
+        retry_s = 0.0
+        try:
+            finish = await self._replication.begin_anew(key, log, said.log_start)
+            if finish is None:
+                # The whole node begins anew, and until then nothing more is to be said.
+                return
+            if self._parts.get(key) is part and not log.removed:
+                logger.warning("%s/%d begins anew at offset %d", log.topic, log.partition, said.log_start)
+                finish()
+        except (BraidError, OSError) as error:
+            logger.warning("%s/%d cannot begin anew, and tries again: %s", log.topic, log.partition, error)
+            retry_s = _BEGIN_AGAIN_S
+        del self._beginning[key]
+        self._again_later(key, retry_s)
+
     async def _correct(self, said: Part, part: Followed) -> None:
-        """The log is no beginning of the leader's: cut off what is too much, or begin anew."""
+        """The log is no beginning of the leader's: cut off what is too much."""
         log = part.log
         try:
-            if said.verdict is Verdict.BEHIND:
-                logger.warning("%s/%d begins anew at offset %d", log.topic, log.partition, said.log_start)
-                await self._replication.begin_anew(said.key, log, said.log_start)
-            else:
-                offset = min(log.epochs.end_of(said.last_epoch, log.log_start, log.log_end)[1], said.end)
-                logger.info("%s/%d: cut at offset %d of %d", log.topic, log.partition, offset, log.log_end)
-                cut = Truncation(log, offset)
-                try:
-                    await self._replication.beside(cut.copy)
-                except OSError as fault:
-                    # Nothing has changed yet, and a disk that is full may have space again.
-                    logger.error("%s/%d cannot be cut: %s", log.topic, log.partition, fault)
-                    self._again_later(said.key)
-                    return
-                if self._parts.get(said.key) is not part:
-                    return
-                cut.finish()
+            offset = min(log.epochs.end_of(said.last_epoch, log.log_start, log.log_end)[1], said.end)
+            logger.info("%s/%d: cut at offset %d of %d", log.topic, log.partition, offset, log.log_end)
+            cut = Truncation(log, offset)
+            try:
+                await self._replication.beside(cut.copy)
+            except OSError as fault:
+                # Nothing has changed yet, and a disk that is full may have space again.
+                logger.error("%s/%d cannot be cut: %s", log.topic, log.partition, fault)
+                self._again_later(said.key)
+                return
+            if self._parts.get(said.key) is not part:
+                return
+            cut.finish()
         except BraidError as error:
             logger.error("%s/%d cannot follow %s: %s", log.topic, log.partition, self._leader, error)
             # Asking again would change nothing, until another one leads.

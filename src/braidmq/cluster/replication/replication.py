@@ -18,13 +18,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from braidmq.base.clock import Clock
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
+from braidmq.cluster.journals import is_journal
 from braidmq.cluster.partition_state import LogKey, PartitionState
-from braidmq.cluster.replication.fetching import FetchRequest, Part, Place, Verdict, encode_answer
+from braidmq.cluster.replication.fetching import ANSWER_ROOM_BYTES, PART_BYTES, FetchRequest, Part, Place, Verdict, encode_answer
 from braidmq.cluster.replication.following import Followed, Follower
 from braidmq.cluster.replication.leading import LedPartition
 from braidmq.cluster.replication.settings import ReplicationSettings
@@ -45,7 +47,7 @@ logger = logging.getLogger("braidmq.replication")
 class FetchSession:
     """What a leader remembers of the fetches of one follower."""
 
-    __slots__ = ("generation", "heard_s", "id", "news", "node", "number", "places", "woken")
+    __slots__ = ("generation", "heard_s", "id", "news", "node", "number", "places", "put_off", "woken")
 
     def __init__(self, number: int, node: str, generation: int) -> None:
         self.id = number
@@ -56,6 +58,8 @@ class FetchSession:
         self.places: dict[LogKey, Place] = {}
         self.news: dict[LogKey, None] = {}
         """Partitions of which there may be something to say, in order."""
+        self.put_off: LogKey | None = None
+        """One that did not fit beside others: it is the first of the next answer, or others could keep it out for ever."""
         self.woken = asyncio.Event()
         self.heard_s = 0.0
 
@@ -81,8 +85,9 @@ class Replication:
         self.generation = generation
         self.beside = beside
         self.throttle = Throttle(clock, settings.catch_up_bytes_per_s)
-        self.begin_anew: Callable[[LogKey, PartitionLog, int], Awaitable[None]] = _begin_anew
-        """What to do with a log of which nothing is in the leader's any more; journals need a snapshot for it."""
+        self.begin_anew: Callable[[LogKey, PartitionLog, int], Awaitable[Callable[[], None] | None]] = _begin_anew
+        """What to do with a log of which nothing is in the leader's any more; journals need a snapshot for it. Gives what is
+        left to do on the loop, or None when nothing is to be done any more."""
         self._min_insync = min_insync
         self._refusal = refusal
         self._log_of = log_of
@@ -169,7 +174,7 @@ class Replication:
             follower = self._followers.get(state.leader)
             if follower is None:
                 follower = self._followers[state.leader] = Follower(self, state.leader)
-            follower.follow(key, Followed(log, state.epoch, self.node in state.isr))
+            follower.follow(key, Followed(log, state.epoch, self.node in state.isr, is_journal(key)))
 
     def _unfollow(self, key: LogKey) -> None:
         follower = self._followers.get(self._followed.pop(key, ""))
@@ -256,24 +261,42 @@ class Replication:
         return session
 
     async def _gathered(self, session: FetchSession, bytes_max: int) -> list[Part]:
-        """What there is to say to a follower. Partitions in which it is in sync go first: others wait for these."""
+        """What there is to say to a follower, in the order of how much others wait for it.
+
+        A part has at least a batch, however large, and an answer is one frame. Data that does not fit beside that of others goes
+        with the next answer; that there is more is told at once, or the follower would take what it has for all there is.
+        """
         parts: list[Part] = []
-        left = bytes_max
-        keys = list(session.news)
-        waited_for = [key for key in keys if key in self._led and session.node in self._led[key].state.isr]
-        others = [key for key in keys if key not in self._led or session.node not in self._led[key].state.isr]
-        for key in (*waited_for, *others):
-            if left <= 0:
+        left, room = bytes_max, ANSWER_ROOM_BYTES
+        for key in self._in_order(session):
+            if left <= 0 or room < PART_BYTES:
                 break
             place = session.places.get(key)
             session.news.pop(key, None)
             if place is None:
                 continue
             part = await self._said(session, place, left)
-            if part is not None:
-                left -= part.size
-                parts.append(part)
+            if part is None:
+                continue
+            if parts and part.size > room - PART_BYTES:
+                part.data, part.size = [], 0
+                session.news[key] = None
+                session.put_off = session.put_off or key
+            left -= part.size
+            room -= part.size + PART_BYTES
+            parts.append(part)
         return parts
+
+    def _in_order(self, session: FetchSession) -> list[LogKey]:
+        """Partitions of which there is news: commands first, then what others wait for, then staged records, then the rest."""
+
+        def rank(key: LogKey) -> int:
+            led = self._led.get(key)
+            in_sync = led is not None and session.node in led.state.isr
+            return 0 if is_journal(key) else 1 if in_sync else 2 if key[0] == 0 else 3
+
+        put_off, session.put_off = session.put_off, None
+        return sorted(session.news, key=lambda key: -1 if key == put_off else rank(key))
 
     async def _said(self, session: FetchSession, place: Place, bytes_left: int) -> Part | None:
         key = place.key
@@ -421,5 +444,5 @@ def _age(state: PartitionState) -> tuple[int, int]:
     return state.epoch, state.version
 
 
-async def _begin_anew(key: LogKey, log: PartitionLog, offset: int) -> None:
-    log.reset(offset)
+async def _begin_anew(key: LogKey, log: PartitionLog, offset: int) -> Callable[[], None] | None:
+    return partial(log.reset, offset)
