@@ -164,7 +164,8 @@ def test_what_is_wrong_is_said_with_its_place(text: str, told: str) -> None:
         "sinks: [{table: {path: a, key: key}}]",
         "steps: [{sql: 'SELECT key, partition, offset, timestamp FROM input'}]\nsinks: [{table: {path: a, key: key}}]",
         "steps: [{sql: 'SELECT data.* FROM input'}]\nsinks: [{table: {path: a, key: id, order_by: [changed, id]}}]",
-        "steps: [{sql: 'SELECT data.* FROM input'}, {deduplicate: [id]}, {mask: {columns: [mail]}}]\nsinks: [{table: {path: a, key: [id, x]}}]",
+        "steps: [{sql: 'SELECT data.* FROM input'}, {deduplicate: [id]}, {mask: {columns: [mail]}}]\n"
+        "sinks: [{table: {path: a, key: [id, x]}}]",
         "steps: [{window: {size: 1 m, group_by: [n], aggregates: {c: count(*)}}}]\n"
         "sinks: [{postgres: {table: t, dsn: d, key: [n, window_end]}}]",
         "steps: [{sql: 'SELECT data.* FROM input'}]\nsinks: [{topic: {name: b, key: id}}]",

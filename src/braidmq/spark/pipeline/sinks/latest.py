@@ -31,11 +31,15 @@ def latest_per_key(frame: DataFrame, order: Order, label: str) -> DataFrame:
     for within, highest in order.stages(columns):
         window = Window.partitionBy(*keys, *map(_column, within)).orderBy(*[_column(name).desc() for name in highest])
         frame = frame.withColumn("__rank", F.rank().over(window)).where("__rank = 1").drop("__rank")
-    window = Window.partitionBy(*keys).orderBy("__row")
+    # Rows are compared as text, which costs something: only where there are several.
+    alike = Window.partitionBy(*keys)
+    several = F.count(F.lit(1)).over(alike) > 1
+    ordered = alike.orderBy("__row")
     alone = (
-        frame.withColumn("__row", F.to_json(F.struct(*map(_column, columns))))
-        .withColumn("__number", F.row_number().over(window))
-        .withColumn("__last", F.last("__row").over(window.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)))
+        frame.withColumn("__several", several)
+        .withColumn("__row", F.when(F.col("__several"), F.to_json(F.struct(*map(_column, columns)))))
+        .withColumn("__number", F.row_number().over(ordered))
+        .withColumn("__last", F.last("__row").over(ordered.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)))
         .where("__number = 1")
     )
     told = f"{label}: nothing says which of two different rows is the later one (see `order_by`), with the key"
