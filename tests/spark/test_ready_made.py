@@ -335,13 +335,27 @@ def test_the_commands_do_the_same(
         assert status == 0, said.err
         return said.out
 
+    def refused(*words: str) -> None:
+        assert main(["pipeline", *words, "--server", braid.address]) != 0
+        assert "PIPELINE_CHECKPOINT_GONE" in capsys.readouterr().err
+
     assert f'topics: ["{topic}"]' in braid_pipeline("archive", topic, "--print")
     braid_pipeline("archive", topic, "--once")
     assert history(topic, spark=spark, options={"servers": braid.address}).count() == 2
+    # Where it is belongs to the table, from wherever it is started. Another table would be another archive.
+    archive = str(tmp_path / "archive" / topic)
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    braid_pipeline("archive", topic, "--table", archive, "--once")
+    assert history(topic, archive, spark=spark, options={"servers": braid.address}).count() == 2
+    refused("archive", topic, "--once")
+    monkeypatch.chdir(tmp_path)
     braid_pipeline("mirror", topic, "--to", braid.address, "--prefix", "there.", "--once", "--to-option", "timeout=50s")
     assert client.metadata(f"there.{topic}").records == 2
     braid_pipeline("compact", topic, "--table", "lake/latest", "--once", "--checkpoint", "here")
     assert Path("here", f"compact-{topic}").is_dir()
+    refused("compact", topic, "--table", "lake/latest", "--once")
+    braid_pipeline("compact", topic, "--table", "lake/latest", "--once", "--fresh")
     from deltalake import DeltaTable
 
     assert [row["value"] for row in DeltaTable("lake/latest").to_pyarrow_table().to_pylist()] == [b'{"n": 2}']

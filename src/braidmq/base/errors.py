@@ -130,6 +130,8 @@ _ROWS: Final = (
               "Another run took over, or it was removed; this one has to end."),
     ErrorSpec("PIPELINE_INVALID", "invalid pipeline: {problems}", 400, 8, "`braid pipeline check` shows every problem with its line."),
     ErrorSpec("PIPELINE_FAILED", "pipeline {pipeline} failed in {step}: {reason}", 500, 7, "The message names the step; `braid pipeline logs` has the rows that led to it."),
+    ErrorSpec("PIPELINE_CHECKPOINT_GONE", "pipeline {pipeline} has run before, and there is no checkpoint at {path}", 409, 8,
+              "Bring it back, or name the folder it is in. --fresh begins anew: rows that topics and tables without a key hold then come to them again."),
     ErrorSpec("PIPELINE_REPLAY_REFUSED", "cannot replay {pipeline}: {reason}", 409, 8, "See the rule of each sink in the page about pipelines."),
     ErrorSpec("PIPELINE_REPLAYS_WAIT", "{count} replays of pipeline {pipeline} wait for a run already", 409, 8, "Start a run of it, or cancel some."),
     ErrorSpec("PIPELINE_REPLAY_OVER", "replay {number} of pipeline {pipeline} cannot be changed: {reason}", 409, 8, "`braid pipeline show` lists its replays with their states."),

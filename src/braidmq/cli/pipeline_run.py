@@ -72,6 +72,7 @@ def register(group: Subparsers) -> None:
     )
     _add_range(run)
     run.add_argument("--replace", action="store_true", help="take over from a run that is under way")
+    add_fresh_option(run)
     run.add_argument("--no-broker", action="store_true", help="tell no broker of the run; for tables and files")
     add_spark_options(run)
     add_server_options(run)
@@ -84,6 +85,10 @@ def register(group: Subparsers) -> None:
     add_replay_options(replay)
     add_spark_options(replay)
     add_server_options(replay)
+
+
+def add_fresh_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fresh", action="store_true", help="begin anew where an earlier run's checkpoint is gone")
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
@@ -275,7 +280,10 @@ def run_definition(args: argparse.Namespace, reading: Reading, client: Client | 
 
     screen = _Screen()
     context = _context(reading, client)
-    run = Run(_session(args, reading), context, reading, once=args.once, client=client, replace=args.replace, show=screen.show)
+    run = Run(
+        _session(args, reading), context, reading, once=args.once, client=client, replace=args.replace, fresh=args.fresh,
+        show=screen.show,
+    )  # fmt: skip
     previous = {number: signal.signal(number, lambda *_: run.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         outcome = run.go()
@@ -317,7 +325,7 @@ def run_replay(args: argparse.Namespace) -> int:
             known = {each.name: each.state for each in client.pipeline.ls()}
             if not count or known.get(context.pipeline.name) in ("running", "paused"):
                 return Exit.OK
-            args.once, args.replace = True, False
+            args.once, args.replace, args.fresh = True, False, False
             return run_definition(args, reading, client)
         since = _time(args.since)
         if since is not None:

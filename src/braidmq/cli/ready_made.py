@@ -26,6 +26,7 @@ def register(group: Subparsers) -> None:
     _add_topic(archive)
     archive.add_argument("--table", metavar="DIR", help="path of the table [archive/TOPIC]")
     archive.add_argument("--compact-every", type=int, default=20, metavar="N", help="join small files after so many batches [20]")
+    archive.add_argument("--checkpoint", metavar="DIR", help="folder for what Spark remembers [_checkpoint in the table]")
     _add_trigger(archive)
 
     compact = add_verb(group, "compact", "Keep the latest record of each key, in a Delta table, a topic, or both.", run_compact)
@@ -72,8 +73,11 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_trigger(parser: argparse.ArgumentParser) -> None:
+    from braidmq.cli.pipeline_run import add_fresh_option
+
     parser.add_argument("--print", dest="print_only", action="store_true", help="print the definition, and run nothing")
     parser.add_argument("--replace", action="store_true", help="take over from a run that is under way")
+    add_fresh_option(parser)
     parser.add_argument("--once", action="store_true", help="take what is there, then end")
     parser.add_argument("--every", metavar="DURATION", help="at most one batch in this time, as `10 seconds`")
     _add_spark(parser)
@@ -92,7 +96,9 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
 def run_archive(args: argparse.Namespace) -> int:
     from braidmq.spark.products.archive import archive_definition
 
-    text = archive_definition(args.topic, args.table, every=args.every, compact_every=args.compact_every)
+    text = archive_definition(
+        args.topic, args.table, checkpoint=args.checkpoint, every=args.every, compact_every=args.compact_every
+    )
     return _run_pipeline(args, text, [args.topic], {})
 
 

@@ -69,12 +69,12 @@ class Lab:
 
         return context_of(reading, self.client.settings)
 
-    def once(self, text: str) -> Any:
+    def once(self, text: str, *, fresh: bool = False) -> Any:
         """Run to the end of what is there; returns how far it came."""
         from braidmq.spark.pipeline.running import Run
 
         reading = self.read(text)
-        run = Run(self.spark, self.context(reading), reading, once=True, client=self.client, replace=True)
+        run = Run(self.spark, self.context(reading), reading, once=True, client=self.client, replace=True, fresh=fresh)
         assert run.go() == "finished"
         return run.progress
 

@@ -65,7 +65,7 @@ class Command:
         self._begin, self.happened, self.checkpoint = (file.with_name(name) for name in ("begin", "happened", "copied"))
         query = [self._begin, server, "in", "out", self.checkpoint, self.happened]
         here = Path(__file__).parent
-        path = os.pathsep.join(str(each) for each in (here.parent, here.parents[1]))
+        path = os.pathsep.join(str(each) for each in (here.parent, here.parents[1], here.parents[2] / "src"))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, here / "killed_driver.py", *query, *words], cwd=file.parent,

@@ -15,7 +15,7 @@ name: <name>
 source: {topics: [<topic>], schema: <schema>}
 steps:
   - validate: {expect: [{name: positive, sql: data.amount >= 0}]}
-  - sql: SELECT topic, partition, offset, data.order_id, data.amount * FACTOR AS amount FROM input
+  - sql: SELECT topic, partition, offset, timestamp, data.order_id, data.amount * FACTOR AS amount FROM input
 sinks:
   - table: {path: lake/first}
   - topic: {name: <clean>, key: order_id}

@@ -132,6 +132,21 @@ TAIL = "\nsinks: [console]\n"
         (HEAD + "sinks: [{topic: a}]", "it would never end"),
         (HEAD + "sinks: [console, console]", "p.yaml:3:18: sinks.1: is the same as an earlier one"),
         (HEAD + "sinks: [{postgres: {table: t, dsn: 'password=${NOPE}'}}]", "the environment variable NOPE is not set"),
+        (HEAD + "steps: [{sql: 'SELECT data.*, timestamp FROM input'}]\nsinks: [{table: {path: a, key: id}}]",
+         "p.yaml:4:17: sinks.0.table: nothing says which of two rows with the same id is the later one"),
+        (HEAD + "steps: [{sql: 'SELECT data.*, offset FROM input'}]\nsinks: [{topic: {name: b, key: id, latest: true}}]",
+         "keep the columns partition, offset, timestamp, or name others in `order_by`; step 1 drops some of them"),
+        (HEAD.replace("[a]", "[a, b]") + "steps: [{sql: 'SELECT id, partition, offset, timestamp FROM input'}]\n"
+         "sinks: [{postgres: {table: t, dsn: d, key: id}}]", "keep the columns topic, partition, offset, timestamp"),
+        (HEAD + "steps: [{window: {size: 1 m, group_by: [n], aggregates: {c: count(*)}}}]\nsinks: [{table: {path: a, key: n}}]",
+         "step 1 drops some of them"),
+        (HEAD + "sinks: [{table: {path: a, order_by: x}}]", "sinks.0.table.order_by: `order_by` says which row of a key"),
+        (HEAD + "steps: [{sql: 'SELECT key, count(*) AS n FROM input GROUP BY key'}]" + TAIL,
+         "steps.0.sql: makes one row of several (GROUP BY), of each batch alone"),
+        (HEAD + "steps: [{deduplicate: [key]}, {sql: SELECT DISTINCT key FROM input}]" + TAIL, "one row of several (DISTINCT)"),
+        (HEAD + "steps: [{sql: 'SELECT sum(length(value)) AS n FROM input'}]" + TAIL, "one row of several (an aggregate)"),
+        (HEAD + "steps: [{sql: 'SELECT *, row_number() OVER (PARTITION BY key ORDER BY key) AS n FROM input'}]" + TAIL, "(OVER)"),
+        (HEAD + "steps: [{sql: SELECT * FROM input LIMIT 5}]" + TAIL, "(LIMIT)"),
         (HEAD + "spark: {a: [1]}" + TAIL, "spark.a: expected text, found a list"),
         (HEAD + "steps: &x [*x]" + TAIL, "is nested too deeply"),
     ],
@@ -140,6 +155,28 @@ def test_what_is_wrong_is_said_with_its_place(text: str, told: str) -> None:
     problems = [str(problem) for problem in read(text).problems]
     assert any(told in problem for problem in problems), problems
     assert all(problem.startswith("p.yaml:") for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # A sink that keeps one row a key, and rows that have an order, or need none.
+        "sinks: [{table: {path: a, key: key}}]",
+        "steps: [{sql: 'SELECT key, partition, offset, timestamp FROM input'}]\nsinks: [{table: {path: a, key: key}}]",
+        "steps: [{sql: 'SELECT data.* FROM input'}]\nsinks: [{table: {path: a, key: id, order_by: [changed, id]}}]",
+        "steps: [{sql: 'SELECT data.* FROM input'}, {deduplicate: [id]}, {mask: {columns: [mail]}}]\n"
+        "sinks: [{table: {path: a, key: [id, x]}}]",
+        "steps: [{window: {size: 1 m, group_by: [n], aggregates: {c: count(*)}}}]\n"
+        "sinks: [{postgres: {table: t, dsn: d, key: [n, window_end]}}]",
+        "steps: [{sql: 'SELECT data.* FROM input'}]\nsinks: [{topic: {name: b, key: id}}]",
+        # Queries that make one row of one, and one that is meant to group.
+        "steps: [{sql: \"SELECT *, 'count(x) GROUP BY' AS c, least(1, partition) AS `max(y)` FROM input -- limit 1\"}]" + TAIL,
+        "steps: [{sql: {query: SELECT key FROM input GROUP BY key, per_batch: true}}]" + TAIL,
+        "steps: [{sql: 'SELECT timestamp, count(*) AS n FROM input GROUP BY timestamp'}, {deduplicate: [n]}]" + TAIL,
+    ],
+)
+def test_what_is_right_is_let_pass(text: str) -> None:
+    assert [str(problem) for problem in read(HEAD + text).problems] == []
 
 
 def test_everything_is_said_at_once() -> None:

@@ -23,12 +23,18 @@ if TYPE_CHECKING:
     from braidmq.spark.pipeline.sinks import Sink
 
 _SCHEMA = "topic string, partition int, offset bigint, id string, n int, timestamp timestamp"
+PLACE = ("partition", "offset", "timestamp")
 Make = Callable[..., "Sink"]
 
 
 def frame(lab: Lab, *rows: tuple[int, str, int | None]) -> DataFrame:
     """Rows of (offset, id, n)."""
-    made = [("t", 0, offset, name, n, "2025-01-01 00:00:00") for offset, name, n in rows]
+    return placed(lab, *[(0, offset, 0, name, n) for offset, name, n in rows])
+
+
+def placed(lab: Lab, *rows: tuple[int, int, int, str, int | None]) -> DataFrame:
+    """Rows of (partition, offset, minute, id, n)."""
+    made = [("t", partition, offset, name, n, f"2025-01-01 00:{minute:02}:00") for partition, offset, minute, name, n in rows]
     declared = _SCHEMA.replace("timestamp timestamp", "at string")
     return lab.spark.createDataFrame(made, declared).selectExpr(
         "topic", "partition", "offset", "id", "n", "to_timestamp(at) AS timestamp"
@@ -78,7 +84,28 @@ def proves_itself(lab: Lab, appending: Sink, keyed: Sink, read: Callable[[Sink],
     assert pairs(read(keyed)) == [("a", 3), ("b", 2)]
     keyed.replace(frame(lab, (3, "b", 9), (4, "z", 1)), batch(1), replacing(3, 5))
     assert pairs(read(keyed)) == [("a", 3), ("b", 9), ("z", 1)]
-    assert not keyed.refuses(["id", "n"])
+    assert not keyed.refuses([*PLACE, "id", "n"])
+    assert "later" in keyed.refuses(["id", "n"]) and "later" in keyed.refuses(["id", "n", "offset", "timestamp"])
+    # In a partition the offset decides, whatever the clock said; between partitions the time does.
+    keyed.write(placed(lab, (0, 10, 7, "a", 10), (0, 11, 5, "a", 11), (0, 12, 9, "c", 12), (1, 3, 8, "c", 3)), batch(2))
+    assert pairs(read(keyed)) == [("a", 11), ("b", 9), ("c", 12), ("z", 1)]
+    # A replay puts no older record over a later one, and takes the same one, and later ones, and new keys.
+    keyed.replace(frame(lab, (0, "a", 1), (3, "b", 90), (9, "z", 9), (9, "y", 9)), batch(3), replacing(0, 10))
+    assert pairs(read(keyed)) == [("a", 11), ("b", 90), ("c", 12), ("y", 9), ("z", 9)]
+    keyed.replace(placed(lab, (0, 10, 7, "a", 10), (1, 3, 8, "c", 3)), batch(4), replacing(3, 11))
+    assert pairs(read(keyed)) == [("a", 11), ("b", 90), ("c", 12), ("y", 9), ("z", 9)]
+    keyed.replace(placed(lab, (1, 4, 10, "c", 4)), batch(5), replacing(4, 5))
+    assert ("c", 4) in pairs(read(keyed)), "the later one, in another partition"
+
+
+def proves_its_order(lab: Lab, versioned: Sink, read: Callable[[Sink], list[dict[str, Any]]]) -> None:
+    """What a table does that says itself which of two rows is later: here by `n`."""
+    versioned.write(frame(lab, (0, "a", 5), (1, "a", 4), (2, "b", 1), (3, "b", 1)), batch(0))
+    assert pairs(read(versioned)) == [("a", 5), ("b", 1)]
+    assert next(row["offset"] for row in read(versioned) if row["id"] == "b") == 3, "where they are equal, the place decides"
+    versioned.replace(frame(lab, (1, "a", 4), (2, "b", 1)), batch(1), replacing(1, 3))
+    assert sorted((row["id"], row["n"], row["offset"]) for row in read(versioned)) == [("a", 5, 0), ("b", 1, 3)]
+    assert not versioned.refuses(["id", "n", "partition", "offset"]) and "cannot be told" in versioned.refuses(["id", "n"])
 
 
 def test_delta(lab: Lab) -> None:
@@ -86,6 +113,9 @@ def test_delta(lab: Lab) -> None:
     proves_itself(
         lab, appending, sink(lab, {"table": {"path": "lake/k", "key": "id"}}), lambda of: lab.table(of.label.split(":")[1])
     )
+    proves_its_order(lab, sink(lab, {"table": {"path": "lake/v", "key": "id", "order_by": "n"}}), lambda of: lab.table("lake/v"))
+    deleting = sink(lab, {"table": {"path": "lake/d", "key": "id", "delete_when": "n = 0"}})
+    assert "could come back" in deleting.refuses([*PLACE, "id"])
     from deltalake import DeltaTable
 
     assert [action["operation"] for action in DeltaTable(str(lab.folder / "lake/a")).history()].count("OPTIMIZE") == 1
@@ -139,6 +169,7 @@ def test_iceberg(lab: Lab) -> None:
         return sink(lab, {"table": {"path": f"lake.{name}", "format": "iceberg", "catalog": catalog, **more}})
 
     proves_itself(lab, make("a", partition_by=["day"]), make("k", key="id"), read)
+    proves_its_order(lab, make("v", key="id", order_by="n"), read)
     assert pairs(lab.table("lake.a", "iceberg", **catalog)) == [("a", 1), ("b", 20), ("c", 30)]
     with pytest.raises(BraidError):
         sink(lab, {"table": {"path": "nospace", "format": "iceberg", "catalog": catalog}}).write(frame(lab, (0, "a", 1)), batch(0))
@@ -155,6 +186,41 @@ def test_topics(lab: Lab) -> None:
     assert "never taken back" in whole.refuses([])
     with pytest.raises(BraidError):
         sink(lab, {"topic": {"name": lab.clean, "key": "kee"}}).write(frame(lab, (3, "d", 1)), batch(2))
+
+
+def test_one_row_a_key_that_nothing_decides(lab: Lab) -> None:
+    """Two rows without an order are an error, not one of them."""
+    latest = sink(lab, {"topic": {"name": lab.clean, "key": "id", "latest": True, "order_by": "n"}})
+    plain = frame(lab, (0, "a", 1), (1, "a", 2), (2, "b", 1), (3, "b", 1)).select("id", "n")
+    latest.write(plain, batch(0))
+    assert pairs(lab.values(lab.clean)) == [("a", 2), ("b", 1)], "equal rows are one"
+    for rows, told in (
+        (frame(lab, (0, "a", 1), (1, "a", 1)).selectExpr("id", "n", "offset AS other"), 'which of two different rows is the later'),
+        (frame(lab, (0, "a", 1), (1, "a", None)).select("id", "n"), "n, which orders rows, is missing"),
+        (frame(lab, (0, "a", 1)).selectExpr("id", "array(n) AS n"), "more than one value"),
+        (frame(lab, (0, "a", 1)).select("id"), "there is no column n"),
+    ):  # fmt: skip
+        with pytest.raises(Exception, match=told):
+            latest.write(rows, batch(1))
+    by_place = sink(lab, {"topic": {"name": lab.clean, "key": "id", "latest": True}})
+    with pytest.raises(BraidError, match="nothing says which of two rows with the same id is the later one"):
+        by_place.write(frame(lab, (0, "a", 1)).select("id", "offset", "timestamp"), batch(2))
+    with pytest.raises(Exception, match=r'two different rows is the later one .* \{"id":"a"\}'):
+        by_place.write(frame(lab, (0, "a", 1)).selectExpr("*", "explode(array(1, 2)) AS other"), batch(2))
+
+
+def test_sinks_do_not_take_each_other_s_batches(lab: Lab) -> None:
+    """Topics whose names differ only in what has no place in the name of a file, or far behind: each gets every row."""
+    from braidmq.spark.pipeline.sinks.sink import writer_name
+
+    names = [f"{lab.clean}/日", f"{lab.clean}_本", f"{lab.clean}/本", f"{lab.clean}-{'x' * 150}/a", f"{lab.clean}-{'x' * 150}/b"]
+    for name in names:
+        lab.client.create_topic(name, 1)
+        assert sink(lab, {"topic": {"name": name}}).write(frame(lab, (0, "a", 1)), batch(0)) == 1
+        assert pairs(lab.values(name)) == [("a", 1)]
+    from braidmq.spark.pipeline.sinks import Batch
+
+    assert len(writer_name(Batch("x" * 120, 0), f"topic:{names[-1]}")) < 200
 
 
 # --- PostgreSQL, a real one
@@ -218,6 +284,7 @@ def test_postgres(lab: Lab, postgres: str) -> None:
         return sink(lab, {"postgres": {"dsn": postgres, "table": table, **more}})
 
     proves_itself(lab, make("rows"), make("keyed", key="id"), read)
+    proves_its_order(lab, make("versioned", key="id", order_by="n"), read)
     assert {row["timestamp"].isoformat() for row in read(make("rows"))} == {"2025-01-01T00:00:00+00:00"}
     nested = frame(lab, (0, "a", 1)).selectExpr(
         "id", "named_struct('x', array(1, 2), 'y', timestamp) AS s", "cast(id AS binary) AS b"

@@ -18,6 +18,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.base.errors import BraidError
+from braidmq.spark.pipeline.checkpoints import checkpoint_path, query_at
 from braidmq.spark.pipeline.compiling import Outcome, apply_steps, attributed, part, split_at
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.diagnosing import diagnose
@@ -53,10 +54,10 @@ def query_id(frame: DataFrame, query: str, checkpoint: str) -> str:
         if active.name == query:
             return str(active.id)
     # By Connect a batch runs in another process, with a session that knows no queries. Spark wrote the id down before any batch.
-    found = frame.sparkSession.read.text(f"{checkpoint}/metadata").first()
+    found = query_at(frame.sparkSession, checkpoint)
     if found is None:
         raise BraidError("INTERNAL", reason=f"{checkpoint} does not say which query it belongs to")
-    return str(json.loads(found[0])["id"])
+    return found
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class BatchJob:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         context = self.context
-        writer = query_id(frame, self.query, f"{context.path(context.pipeline.checkpoint)}/{context.pipeline.name}")
+        writer = query_id(frame, self.query, checkpoint_path(context))
         result = self.process(frame, Batch(writer, number))
         if self.run and self.query not in SESSIONS:
             self._tell(result)

@@ -37,11 +37,12 @@ from braidmq.spark.pipeline.definition import (
     Window,
 )
 from braidmq.spark.pipeline.kinds import Complaint, Path
+from braidmq.spark.pipeline.ordering import order_of
+from braidmq.spark.pipeline.query_text import keeps, puts_together
 from braidmq.spark.pipeline.reading import Reading
 from braidmq.spark.pipeline.sections import Section
 
 _RECORD: Final = ("topic", "partition", "offset", "key", "value")
-_STAR: Final = re.compile(r"(?<![\w.`)\]])\*(?!\s*[\w(])|input\.\*|(?<=select)\s*\*", re.IGNORECASE)
 _EXTRAS: Final = {
     "delta": ("deltalake", "spark"), "iceberg": ("pyiceberg", "iceberg"), "postgres": ("psycopg", "postgres"),
     "tracing": ("opentelemetry", "otel"),
@@ -149,7 +150,13 @@ def _steps(pipeline: Pipeline, source: Source, folder: str) -> Iterator[Complain
                 schema = False
             case Sql():
                 yield from _query(step.query, (*path, "sql"))
-                if not _keeps_record(step.query):
+                if index > last_stateful and not step.per_batch and (words := puts_together(step.query)):
+                    yield Complaint(
+                        f"makes one row of several ({words}), of each batch alone: rows of a later batch make rows of their own. "
+                        "A `window` is of all batches; `per_batch: true` says that a batch is meant",
+                        (*path, "sql"),
+                    )
+                if not keeps(step.query, _RECORD):
                     lost = f"the SQL of step {index + 1}"
             case PythonStep():
                 yield from _function(step.function, folder, (*path, "python"))
@@ -187,12 +194,6 @@ def _validate(
             yield Complaint("rows of tables and files become dead letters of a topic that `dead_letters` names", place)
         if action == "fail" and before_stateful:
             yield Complaint("`fail` cannot stand before a step that remembers rows; put it behind that step", place)
-
-
-def _keeps_record(query: str) -> bool:
-    """Whether the result still has what a dead letter needs, as far as the text tells."""
-    text = query.lower()
-    return bool(_STAR.search(text)) or all(re.search(rf"\b{name}\b", text) for name in _RECORD)
 
 
 def _query(query: str, path: Path) -> Iterator[Complaint]:
@@ -299,9 +300,11 @@ def _sinks(pipeline: Pipeline, source: Source) -> Iterator[Complaint]:
         match sink:
             case TableSink():
                 yield from _table_sink(sink, (*path, "table"))
+                yield from _order(pipeline, sink, (*path, "table"))
                 label = ("table", sink.path)
             case TopicSink():
                 label = ("topic", sink.name)
+                yield from _order(pipeline, sink, (*path, "topic"))
                 if source.topics is not None and sink.name in source.topics and sink.servers is None:
                     yield Complaint(
                         f"writes to {sink.name}, which the pipeline reads: it would never end", (*path, "topic", "name")
@@ -314,6 +317,7 @@ def _sinks(pipeline: Pipeline, source: Source) -> Iterator[Complaint]:
                     yield Complaint("only topics can be mirrored", (*path, "mirror"))
             case PostgresSink():
                 label = ("postgres", sink.table)
+                yield from _order(pipeline, sink, (*path, "postgres"))
                 yield from _installed("postgres", (*path, "postgres"))
             case ConsoleSink():
                 label = ("console", "")
@@ -322,6 +326,25 @@ def _sinks(pipeline: Pipeline, source: Source) -> Iterator[Complaint]:
         if label in seen:
             yield Complaint(f"is the same as an earlier one: {' '.join(label).strip()}", path)
         seen.add(label)
+
+
+def _order(pipeline: Pipeline, sink: Section, path: Path) -> Iterator[Complaint]:
+    """Whether a sink that keeps one row a key can tell which is the latest, as far as the text tells."""
+    order = order_of(sink, pipeline)
+    if order is None:
+        if sink.order_by:  # type: ignore[attr-defined]
+            yield Complaint("`order_by` says which row of a key is later: it needs a `key`", (*path, "order_by"))
+        return
+    source = pipeline.source
+    assert isinstance(source, Source)
+    if order.by or order.unique or source.topics is None:
+        return
+    for index, step in enumerate(pipeline.steps):
+        lost = isinstance(step, Window) or (isinstance(step, Sql) and not keeps(step.query, order.needed))
+        if lost:
+            reason = order.lacking(())
+            yield Complaint(f"{reason}; step {index + 1} drops some of them", path)
+            return
 
 
 def _table_sink(sink: TableSink, path: Path) -> Iterator[Complaint]:

@@ -96,6 +96,7 @@ class Sql(Section):
 
     short: ClassVar[str] = "query"
     query: str = field_of(Text(), "SELECT over `input`")
+    per_batch: bool = field_of(Flag(), "the query groups, counts or cuts the rows of each batch alone, and that is meant", False)
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,9 @@ class TableSink(Section):
     )
     compact_every: int | None = field_of(Count(2), "delta: join small files after so many batches", None)
     catalog: Mapping[str, str] = field_of(Pairs(Text(), 0), "iceberg: properties of the catalog, with `uri`", {})
+    order_by: Sequence[str] | str = field_of(
+        Many(Text(), 0), "delta, iceberg, with `key`: columns that say which of two rows is later [the place of their records]", ()
+    )
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,9 @@ class TopicSink(Section):
     headers: str | None = field_of(Text(), "column that becomes the headers, an array of key and value", None)
     latest: bool = field_of(Flag(), "of the rows of a batch with the same `key` only the last", False)
     servers: str | None = field_of(Text(), "another broker [the pipeline's]", None)
+    order_by: Sequence[str] | str = field_of(
+        Many(Text(), 0), "with `latest`: columns that say which of two rows is later [the place of their records]", ()
+    )
 
 
 @dataclass(frozen=True)
@@ -213,6 +220,9 @@ class PostgresSink(Section):
     dsn: str = field_of(Text(), "connection string; take the password from the environment as `${NAME}`")
     table: str = field_of(Text(), "table, also as `schema.table`; it is created when it is missing")
     key: Sequence[str] | str = field_of(Many(Text(), 0), "columns that name a row; a row replaces the one before", ())
+    order_by: Sequence[str] | str = field_of(
+        Many(Text(), 0), "with `key`: columns that say which of two rows is later [the place of their records]", ()
+    )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,6 +12,7 @@ from braidmq.base.naming import DEAD_LETTER_ENDING
 from braidmq.spark.pipeline.compiling import attributed
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import Expectation, Validate
+from braidmq.spark.pipeline.ordering import order_of
 from braidmq.spark.pipeline.sinks import make_sink
 from braidmq.spark.pipeline.sources import read_source
 from braidmq.spark.pipeline.steps import apply_step, is_stateful, step_name
@@ -39,6 +41,10 @@ def plan(spark: SparkSession, context: Context) -> list[Stage]:
         about = ("in the stream" if is_stateful(step) else "") or _step_text(step)
         stages.append(Stage(name, about, _columns(frame), letters_to if staged.letters is not None else []))
     for wanted in context.pipeline.sinks:
+        order = order_of(wanted, context.pipeline)
+        if order is not None:
+            label = make_sink(wanted, context).label
+            attributed(context, f"sink {label}", partial(order.require, frame.columns, label))
         stages.append(Stage(f"sink {make_sink(wanted, context).label}", _fields_text(wanted), [], []))
     return stages
 

@@ -3,13 +3,15 @@
 A range of offsets, or of time, is read once more and goes through the steps as they are now. What was made of the same records
 before is replaced, by the rule of each sink:
 
-    a table with a `key`                               a row replaces the one with its key
+    a table with a `key`                               a row replaces the one with its key, unless that is of a later record
     a table whose rows have topic, partition, offset   rows of the range go and the new ones come, in one commit
     anything else                                      cannot be replayed into: what a topic or a file holds is not taken back
 
 So a replay can be repeated, and one that died half-way is simply done again. Only what the pipeline has passed is replayed: the
-rest it will read anyway. Windows and joins of streams need records beyond the range, so a pipeline with such steps is refused.
-A record that is rejected again gets no second dead letter.
+rest it will read anyway. Windows, joins of streams and `deduplicate` need records beyond the range, so a pipeline with such steps
+is refused, and so is what could put an old row over a new one: a table with a `key` whose rows do not say which record they come
+from, or with `delete_when`, as a deleted row leaves nothing that a replay could see. A record that is rejected again gets no second
+dead letter.
 
 Dead letters were never in the sinks. They go back to their topic, each once (the broker sees to that), and come through the
 pipeline like any record.
@@ -31,8 +33,10 @@ from braidmq.client.provenance import provenance
 from braidmq.client.sync import Client
 from braidmq.spark.pipeline.batches import BatchJob, Result
 from braidmq.spark.pipeline.context import Context
-from braidmq.spark.pipeline.definition import Join, Window
+from braidmq.spark.pipeline.definition import Deduplicate, Join, Sql, Window
 from braidmq.spark.pipeline.planning import plan
+from braidmq.spark.pipeline.query_text import puts_together
+from braidmq.spark.pipeline.sections import Section
 from braidmq.spark.pipeline.sinks import Batch, Replacing, make_sink
 from braidmq.spark.pipeline.sinks.sink import Span
 from braidmq.spark.pipeline.sources import read_source
@@ -126,12 +130,28 @@ def _refusals(spark: SparkSession, context: Context) -> list[str]:
     if context.source.topics is None:
         return ["only topics can be read again from a place"]
     found = [
-        f"step {index + 1} needs records beyond the range"
-        for index, step in enumerate(context.pipeline.steps)
-        if isinstance(step, Window) or (isinstance(step, Join) and step.topic is not None)
+        f"step {index + 1} {why}" for index, step in enumerate(context.pipeline.steps) if (why := _needs_more_than_a_range(step))
     ]
     columns = [name for name, _ in [stage for stage in plan(spark, context) if stage.columns][-1].columns]
     return found + [why for each in context.pipeline.sinks if (why := make_sink(each, context).refuses(columns))]
+
+
+def _needs_more_than_a_range(step: Section) -> str:
+    """Why the records of a range alone do not make the rows that the stream made of them; empty when they do."""
+    match step:
+        case Window():
+            return "needs records beyond the range"
+        case Join() if step.topic is not None:
+            return "needs records beyond the range"
+        case Deduplicate():
+            return (
+                "keeps the first row of each key, which may lie before the range, so duplicates could come in; have a pipeline of "
+                "another name write a new table, or give the table a `key` instead of this step"
+            )
+        case Sql() if words := puts_together(step.query):
+            return f"makes one row of several ({words}), and the range may not hold all of them"
+        case _:
+            return ""
 
 
 def _within_reach(client: Client, context: Context, spans: Sequence[Span]) -> list[Span]:

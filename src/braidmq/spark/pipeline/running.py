@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from braidmq.base.errors import BraidError
 from braidmq.client.sync import Client
 from braidmq.spark.pipeline.batches import RESULTS, SESSIONS, BatchJob, Result
+from braidmq.spark.pipeline.checkpoints import checkpoint_path, refuse_a_lost_checkpoint
 from braidmq.spark.pipeline.compiling import attributed, first_lines, stream_of
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import Trigger
@@ -79,9 +80,11 @@ class Run:
         once: bool = False,
         client: Client | None = None,
         replace: bool = False,
+        fresh: bool = False,
         show: Show | None = None,
     ) -> None:
-        """Without a `client` nobody else knows of the run, and nobody can steer it."""
+        """Without a `client` nobody else knows of the run, and nobody can steer it. `fresh` allows one that has lost its checkpoint
+        to begin anew."""
         trigger = context.pipeline.trigger
         assert isinstance(trigger, Trigger)
         self._spark = spark
@@ -91,6 +94,7 @@ class Run:
         self._every_ms = trigger.every
         self._client = client
         self._replace = replace
+        self._fresh = fresh
         self._show = show
         self._number = 0
         self._query_name = f"{context.pipeline.name}-{os.getpid()}-{id(self)}"
@@ -116,6 +120,8 @@ class Run:
         for each in self._context.pipeline.sinks:
             # What is wrong with one of them is wrong before anything runs.
             make_sink(each, self._context)
+        if self._client is not None:
+            refuse_a_lost_checkpoint(self._spark, self._context, self._client, self._fresh)
         self._begin()
         try:
             outcome = self._watch()
@@ -169,7 +175,8 @@ class Run:
         self._scans = 1 + letters
         job = BatchJob(context, self._query_name, letters > 0, self._number)
         SESSIONS[self._query_name] = self._spark
-        writer = stream.writeStream.foreachBatch(job).queryName(self._query_name).option("checkpointLocation", checkpoint(context))
+        writer = stream.writeStream.foreachBatch(job).queryName(self._query_name)
+        writer = writer.option("checkpointLocation", checkpoint_path(context))
         if self._once:
             writer = writer.trigger(availableNow=True)
         elif self._every_ms is not None:
@@ -318,8 +325,3 @@ class Run:
                 if fault.code not in _UNREACHABLE:
                     raise
                 logger.warning("the broker cannot be told: %s", fault)
-
-
-def checkpoint(context: Context) -> str:
-    """Where Spark remembers how far the pipeline is."""
-    return f"{context.path(context.pipeline.checkpoint)}/{context.pipeline.name}"

@@ -40,11 +40,14 @@ def archive_definition(
     topic: str,
     table: str | None = None,
     *,
+    checkpoint: str | None = None,
     every: str | None = None,
     max_records: int | None = None,
     compact_every: int = COMPACT_EVERY,
 ) -> str:
-    """The pipeline that archives a topic, as YAML."""
+    """The pipeline that archives a topic, as YAML. Where it is belongs to the table, from wherever it is started: the checkpoint is
+    in the table's folder, where those who read the table do not look, and goes when that goes."""
+    path = (table or archive_path(topic)).rstrip("/")
     lines = [
         f"name: archive-{safe_name(topic)}",
         f"description: {json.dumps(f'Archive of {topic}, divided by day', ensure_ascii=False)}",
@@ -54,9 +57,10 @@ def archive_definition(
         *([f"  max_records: {max_records}"] if max_records else []),
         "sinks:",
         "  - table:",
-        f"      path: {json.dumps(table or archive_path(topic), ensure_ascii=False)}",
+        f"      path: {json.dumps(path, ensure_ascii=False)}",
         "      partition_by: [day]",
         f"      compact_every: {compact_every}",
+        f"checkpoint: {json.dumps(checkpoint or f'{path}/_checkpoint', ensure_ascii=False)}",
         *([f"trigger: {{every: {every}}}"] if every else []),
     ]
     return "\n".join(lines) + "\n"

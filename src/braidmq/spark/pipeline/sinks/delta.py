@@ -4,8 +4,9 @@ One commit of the table's log holds the files of a batch and the mark (writer, n
 application transaction. The mark is looked at before anything is written, because delta-rs records it and does not compare. A
 crash before the commit leaves files that the log does not name; after it, the batch is passed over when it comes again.
 
-With a `key` a batch is merged instead: a row replaces the one with the same key, or removes it where `delete_when` says so. That,
-and replacing what was made of a range of records, happens on the driver, with the batch in memory.
+With a `key` a batch is merged instead: a row replaces the one with the same key, or removes it where `delete_when` says so. In a
+replay it does not where the row that is there comes from a later record. That, and replacing what was made of a range of records,
+happens on the driver, with the batch in memory.
 """
 
 from __future__ import annotations
@@ -21,16 +22,10 @@ from pyspark.sql import functions as F
 
 from braidmq.base.errors import BraidError
 from braidmq.spark.pipeline.definition import TableSink
+from braidmq.spark.pipeline.ordering import Order
 from braidmq.spark.pipeline.sinks.files import write_files
-from braidmq.spark.pipeline.sinks.sink import (
-    Batch,
-    Replacing,
-    latest_per_key,
-    refused_without,
-    to_arrow,
-    with_partitions,
-    writer_name,
-)
+from braidmq.spark.pipeline.sinks.latest import latest_per_key, refused_without
+from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, to_arrow, with_partitions, writer_name
 
 _DELETED: Final = "__deleted"
 
@@ -38,8 +33,9 @@ logger = logging.getLogger("braidmq.pipeline")
 
 
 class DeltaSink:
-    def __init__(self, definition: TableSink, path: str) -> None:
+    def __init__(self, definition: TableSink, path: str, order: Order | None = None) -> None:
         self._definition = definition
+        self._order = order
         self._path = path
         self.label = f"table:{definition.path}"
 
@@ -48,8 +44,8 @@ class DeltaSink:
         if self._has(writer, batch.number):
             return None
         frame = with_partitions(frame, self._definition.partition_by, self.label)
-        if self._definition.key:
-            return self._merge(frame, writer, batch.number)
+        if self._order is not None:
+            return self._merge(frame, self._order, writer, batch.number)
         table = self._table(frame)
         files = write_files(frame, self._path, self._definition.partition_by, f"part-{batch.number:010d}")
         self._commit(table, files, writer, batch.number)
@@ -105,21 +101,23 @@ class DeltaSink:
                 commit_properties=self._properties(writer, number),
             )  # fmt: skip
 
-    def _merge(self, frame: DataFrame, writer: str, number: int) -> int:
-        keys = list(self._definition.key)
-        latest = latest_per_key(frame, keys)
+    def _merge(self, frame: DataFrame, order: Order, writer: str, number: int, again: bool = False) -> int:
+        """Replace rows by their key; `again` leaves those alone that are later than what comes."""
+        latest = latest_per_key(frame, order, self.label)
         delete_when = self._definition.delete_when
         if delete_when is not None:
             latest = latest.withColumn(_DELETED, F.expr(f"coalesce(({delete_when}), false)"))
         rows = to_arrow(latest)
         table = self._table(frame)
         if rows.num_rows:
-            same = " AND ".join(f't."{name}" = s."{name}"' for name in keys)
+            same = " AND ".join(f't."{name}" = s."{name}"' for name in order.keys)
             merging = table.merge(
                 rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(writer, number)
             )
             if delete_when is None:
-                merging = merging.when_matched_update_all().when_not_matched_insert_all()
+                later = order.later(frame.columns, 't."{}"'.format, 's."{}"'.format) if again else ""
+                newer = f"NOT coalesce({later}, false)" if later else None
+                merging = merging.when_matched_update_all(newer).when_not_matched_insert_all()
             else:
                 gone, stays = f's."{_DELETED}"', f'NOT s."{_DELETED}"'
                 merging = merging.when_matched_delete(gone).when_matched_update_all(stays, except_cols=[_DELETED])
@@ -132,8 +130,8 @@ class DeltaSink:
 
         frame = with_partitions(frame, self._definition.partition_by, self.label)
         writer = writer_name(batch, self.label)
-        if self._definition.key:
-            return self._merge(frame, writer, batch.number)
+        if self._order is not None:
+            return self._merge(frame, self._order, writer, batch.number, again=True)
         table = self._table(frame)
         rows = to_arrow(frame)
         write_deltalake(
@@ -142,7 +140,9 @@ class DeltaSink:
         return int(rows.num_rows)
 
     def refuses(self, columns: Sequence[str]) -> str:
-        return refused_without(columns, self._definition.key, self.label)
+        if self._definition.delete_when is not None:
+            return f"{self.label} has `delete_when`: the table does not say which keys were deleted, so they could come back"
+        return refused_without(columns, self._order, self.label)
 
     def _compact(self) -> None:
         """Join small files. Whether it works out changes nothing that anybody reads, so the batch stands either way."""

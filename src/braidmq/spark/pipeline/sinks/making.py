@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from braidmq.spark.pipeline import definition
 from braidmq.spark.pipeline.context import Context
+from braidmq.spark.pipeline.ordering import order_of
 from braidmq.spark.pipeline.sections import Section
 from braidmq.spark.pipeline.sinks.console import ConsoleSink
 from braidmq.spark.pipeline.sinks.delta import DeltaSink
@@ -16,19 +17,20 @@ from braidmq.spark.pipeline.sinks.topic import TopicSink
 
 
 def make_sink(wanted: Section, context: Context) -> Sink:
+    order = order_of(wanted, context.pipeline)
     match wanted:
         case definition.TableSink(format="delta"):
-            return DeltaSink(wanted, context.path(wanted.path))
+            return DeltaSink(wanted, context.path(wanted.path), order)
         case definition.TableSink(format="parquet"):
             return ParquetSink(wanted, context.path(wanted.path))
         case definition.TableSink():
-            return IcebergSink(wanted)
+            return IcebergSink(wanted, order)
         case definition.TopicSink():
-            return TopicSink(wanted, context)
+            return TopicSink(wanted, context, order)
         case definition.MirrorSink():
             return MirrorSink(wanted, context)
         case definition.PostgresSink():
-            return PostgresSink(wanted)
+            return PostgresSink(wanted, order)
         case definition.ConsoleSink():
             return ConsoleSink(wanted)
     raise AssertionError(f"no sink: {wanted}")

@@ -11,7 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from braidmq.spark.pipeline.definition import PostgresSink as Definition
-from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, latest_per_key, refused_without, writer_name
+from braidmq.spark.pipeline.ordering import Order
+from braidmq.spark.pipeline.sinks.latest import latest_per_key, refused_without
+from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, writer_name
 
 _TYPES: Final[dict[type[T.DataType], str]] = {
     T.StringType: "text", T.BinaryType: "bytea", T.BooleanType: "boolean", T.ByteType: "smallint", T.ShortType: "smallint",
@@ -24,8 +26,9 @@ _SETUP_LOCK: Final = 0x62726169
 
 
 class PostgresSink:
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, order: Order | None = None) -> None:
         self._definition = definition
+        self._order = order
         self.label = f"postgres:{definition.table}"
 
     def write(self, frame: DataFrame, batch: Batch) -> int | None:
@@ -35,17 +38,18 @@ class PostgresSink:
         return self._write(frame, batch, replacing)
 
     def refuses(self, columns: Sequence[str]) -> str:
-        return refused_without(columns, self._definition.key, self.label)
+        return refused_without(columns, self._order, self.label)
 
     def _write(self, frame: DataFrame, batch: Batch, replacing: Replacing | None) -> int | None:
         import psycopg
         from psycopg import sql
 
-        keys = list(self._definition.key)
+        order = self._order
+        keys = list(order.keys) if order is not None else []
         table = sql.Identifier(*self._definition.table.split("."))
         columns = sql.SQL(", ").join(map(sql.Identifier, frame.columns))
         writer = writer_name(batch, self.label)
-        rows = latest_per_key(frame, keys) if keys else frame
+        rows = latest_per_key(frame, order, self.label) if order is not None else frame
         with psycopg.connect(self._definition.dsn) as connection, connection.cursor() as cursor:
             self._set_up(cursor, frame, table, keys)
             cursor.execute("INSERT INTO braid_batches VALUES (%s, -1) ON CONFLICT DO NOTHING", (writer,))
@@ -67,8 +71,9 @@ class PostgresSink:
                 for row in _values(rows):
                     copy.write_row(row)
                     count += 1
-            if keys:
-                cursor.execute(_upsert(table, staged, frame.columns, keys))
+            if order is not None:
+                later = _later(order, frame) if replacing is not None else None
+                cursor.execute(_upsert(table, staged, frame.columns, keys, later))
             cursor.execute("UPDATE braid_batches SET batch = greatest(batch, %s) WHERE writer = %s", (batch.number, writer))
             return count
 
@@ -88,13 +93,28 @@ class PostgresSink:
         cursor.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(table, sql.SQL(", ").join(columns)))
 
 
-def _upsert(table: Any, staged: Any, columns: Sequence[str], keys: Sequence[str]) -> Any:
+def _later(order: Order, frame: DataFrame) -> Any:
+    """Whether the row that is there comes from a later record than the one that is to replace it."""
+    from psycopg import sql
+
+    def column(side: str, name: str) -> str:
+        # Spark compares text by its bytes.
+        collation = ' COLLATE "C"' if isinstance(frame.schema[name].dataType, T.StringType) else ""
+        return sql.Identifier(side, name).as_string(None) + collation
+
+    return sql.SQL(order.later(frame.columns, lambda name: column("there", name), lambda name: column("excluded", name)))
+
+
+def _upsert(table: Any, staged: Any, columns: Sequence[str], keys: Sequence[str], later: Any) -> Any:
+    """Rows in the place of those with their key, but for those of which `later` is true."""
     from psycopg import sql
 
     names = sql.SQL(", ").join(map(sql.Identifier, columns))
     changed = [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in columns if name not in keys]
     action = sql.SQL("UPDATE SET ") + sql.SQL(", ").join(changed) if changed else sql.SQL("NOTHING")
-    form = "INSERT INTO {} ({}) SELECT {} FROM {} ON CONFLICT ({}) DO {}"
+    if changed and later is not None:
+        action += sql.SQL(" WHERE ({}) IS NOT TRUE").format(later)
+    form = "INSERT INTO {} AS there ({}) SELECT {} FROM {} ON CONFLICT ({}) DO {}"
     return sql.SQL(form).format(table, names, names, staged, sql.SQL(", ").join(map(sql.Identifier, keys)), action)
 
 

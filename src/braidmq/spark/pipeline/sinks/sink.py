@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from braidmq.base.errors import BraidError
-from braidmq.spark.pipeline.frames import quoted, require_columns
+from braidmq.spark.pipeline.frames import require_columns
 
 ORIGIN: Final = ("topic", "partition", "offset")
 """Columns by which a row can be traced to its record."""
+_LABEL_CHARACTERS: Final = 60
+_HASH_CHARACTERS: Final = 12
 _DERIVED: Final = {
     "day": "date_format({0}, 'yyyy-MM-dd')",
     "hour": "date_format({0}, 'yyyy-MM-dd-HH')",
@@ -76,8 +79,11 @@ class Sink(Protocol):
 
 
 def writer_name(batch: Batch, label: str) -> str:
-    """Who writes to a sink, short and safe in file names."""
-    return f"{batch.writer}-{re.sub(r'[^A-Za-z0-9._-]+', '_', label)}"
+    """Who writes to a sink: another name for each sink, short, and safe in file names.
+
+    A label is cut and written with fewer characters than it may have, so its hash is what tells two of them apart."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", label)[:_LABEL_CHARACTERS]
+    return f"{batch.writer}-{safe}-{hashlib.sha256(label.encode()).hexdigest()[:_HASH_CHARACTERS]}"
 
 
 def with_partitions(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
@@ -89,25 +95,9 @@ def with_partitions(frame: DataFrame, names: Sequence[str], what: str) -> DataFr
     return frame
 
 
-def latest_per_key(frame: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One row a key: the last one, as far as the rows say when they came."""
-    order = [F.col(quoted(name)).desc() for name in ("timestamp", "offset") if name in frame.columns]
-    if not order:
-        return frame.dropDuplicates(list(keys))
-    ranked = frame.withColumn("__rank", F.row_number().over(Window.partitionBy(*map(quoted, keys)).orderBy(*order)))
-    return ranked.where("__rank = 1").drop("__rank")
-
-
 def to_arrow(frame: DataFrame) -> Any:
     """All rows, on the driver."""
     return frame.toArrow()
-
-
-def refused_without(columns: Sequence[str], keys: Sequence[str], label: str) -> str:
-    """Why rows cannot be replaced in a table that can change."""
-    if keys or all(name in columns for name in ORIGIN):
-        return ""
-    return f"{label} has no `key`, and its rows do not have {', '.join(ORIGIN)}: what was made of a record before cannot be found"
 
 
 def never(label: str, why: str) -> BraidError:

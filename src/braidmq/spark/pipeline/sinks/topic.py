@@ -10,14 +10,17 @@ from pyspark.sql import functions as F
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import TopicSink as Definition
 from braidmq.spark.pipeline.frames import quoted, require_columns
-from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, latest_per_key, never, writer_name
+from braidmq.spark.pipeline.ordering import Order
+from braidmq.spark.pipeline.sinks.latest import latest_per_key
+from braidmq.spark.pipeline.sinks.sink import Batch, Replacing, never, writer_name
 from braidmq.spark.pipeline.sinks.staging import write_records as write_records
 
 
 class TopicSink:
-    def __init__(self, definition: Definition, context: Context) -> None:
+    def __init__(self, definition: Definition, context: Context, order: Order | None = None) -> None:
         self._definition = definition
         self._context = context
+        self._order = order
         self.label = f"topic:{definition.name}"
 
     def write(self, frame: DataFrame, batch: Batch) -> int | None:
@@ -28,8 +31,8 @@ class TopicSink:
         """Key and value: the columns that are named, or all of them as JSON."""
         key, value, headers = self._definition.key, self._definition.value, self._definition.headers
         require_columns(frame, [name for name in (key, value, headers) if name is not None], self.label)
-        if self._definition.latest and key is not None:
-            frame = latest_per_key(frame, [key])
+        if self._order is not None:
+            frame = latest_per_key(frame, self._order, self.label)
         keys = _bytes(frame, key) if key is not None else F.lit(None).cast("binary")
         if value is not None:
             values = _bytes(frame, value)
