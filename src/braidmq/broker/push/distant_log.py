@@ -64,8 +64,11 @@ class DistantLog:
         self.newest_written_s = 0.0
         """Of another node's clock nothing is known."""
         self.removed = False
-        self.known = asyncio.Event()
-        """Set when a leader has said where it begins and ends."""
+        self.closed = False
+        self.known = False
+        """Whether a leader has said where it begins and ends."""
+        self.told = asyncio.Event()
+        """Set when that is so, or never will be: it was deleted, or nobody reads it any more."""
         self._peers = peers
         self._topic = topic
         self._steady_ms = steady_ms
@@ -79,10 +82,10 @@ class DistantLog:
         self._following.add_done_callback(_ended)
 
     def close(self) -> None:
+        self.closed = True
         self._following.cancel()
         self._pieces.clear()
-        # Whoever waits has to look for another one.
-        self.known.set()
+        self.told.set()
 
     def watch_tail(self, key: object, wake: Callable[[], None]) -> None:
         self._tails[key] = wake
@@ -101,9 +104,10 @@ class DistantLog:
         while not self._home(self):
             if not self._lives():
                 self.removed = True
+                self.told.set()
                 self._tell()
                 return
-            wait_s = _WAIT_S if self.known.is_set() else 0.0
+            wait_s = _WAIT_S if self.known else 0.0
             try:
                 said = await self._ask(self.high_watermark, self._ahead_bytes, wait_s, raw=False)
             except BraidError as error:
@@ -124,11 +128,12 @@ class DistantLog:
         return await self._peers.read(self._topic, self.partition, offset, bytes_max, wait_s, raw=raw)
 
     def _see(self, said: PartitionReading) -> None:
-        moved = said.high_watermark > self.high_watermark or not self.known.is_set()
+        moved = said.high_watermark > self.high_watermark or not self.known
         # A leader that was just elected may not know yet how far readers saw.
         self.high_watermark = max(self.high_watermark, said.high_watermark)
         self.log_start = max(self.log_start, said.log_start)
-        self.known.set()
+        self.known = True
+        self.told.set()
         if moved:
             self._tell()
 

@@ -169,7 +169,10 @@ class Hub:
     def tail(self, topic: Topic, partition: int) -> int:
         """Where a partition ends, as far as it is known (`find_out`)."""
         feed = self._feeds.get((topic.id, partition))
-        return self._broker.log_of(topic, partition).high_watermark if feed is None else feed.tail
+        if feed is None:
+            return self._broker.log_of(topic, partition).high_watermark
+        # A log that is gone has no end any more; who reads it goes on where it was, in another one.
+        return feed.seen if feed.log.removed else feed.tail
 
     def knows(self, topics: Iterable[Topic]) -> bool:
         """Whether it is known where all partitions of some topics end. If not, nobody can begin there `from now on`."""
@@ -189,25 +192,36 @@ class Hub:
         feeds = [feed for topic in topics for feed in self.feeds(topic)]
         for feed in feeds:
             feed.attach(_GUEST)
-            # It stays known until whoever asked has come.
-            self._loop.call_later(_GUEST_S, self._guest_leaves, feed)
             self._guests[feed] = self._guests.get(feed, 0) + 1
-        for feed in feeds:
-            await self._until_known(feed)
-
-    async def _until_known(self, feed: Feed) -> None:
-        leaving = self._loop.create_task(self._leaving.wait())
-        deadline_s = self._loop.time() + _FIND_OUT_S
+        stay_s = 0.0
         try:
-            while not feed.known:
-                assert isinstance(feed.log, DistantLog)
-                known = self._loop.create_task(feed.log.known.wait())
+            deadline_s = self._loop.time() + _FIND_OUT_S
+            # While one is waited for, the replica of another one may move away.
+            while not all(feed.known or feed.log.removed for feed in feeds):
+                for feed in feeds:
+                    await self._until_known(feed, deadline_s)
+            # All stay known until whoever asked has come, however long the slowest of them took.
+            stay_s = _GUEST_S
+        finally:
+            for feed in feeds:
+                self._loop.call_later(stay_s, self._guest_leaves, feed)
+
+    async def _until_known(self, feed: Feed, deadline_s: float) -> None:
+        if feed.known:
+            return
+        leaving = self._loop.create_task(self._leaving.wait())
+        try:
+            # It may become another log meanwhile. That of a topic that was deleted has no end that anybody needs.
+            while not feed.known and not feed.log.removed:
+                log = feed.log
+                assert isinstance(log, DistantLog)
+                told = self._loop.create_task(log.told.wait())
                 left_s = max(0.0, deadline_s - self._loop.time())
-                done, _ = await asyncio.wait([known, leaving], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                known.cancel()
+                done, _ = await asyncio.wait([told, leaving], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                told.cancel()
                 if leaving in done:
                     raise BraidError("SHUTTING_DOWN")
-                if not done:
+                if not done or (log.closed and feed.log is log):
                     reason = f"nobody says where {feed.topic.name}/{feed.partition} ends"
                     raise BraidError("NODE_UNREACHABLE", node="that leads it", reason=reason)
         finally:
