@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Coroutine
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.base import limits
 from braidmq.base.config_settings import Config
@@ -57,7 +57,7 @@ class BlipMQService:
         """Of subscriptions that are polled."""
         self.takes_runs = config.blipmq_dedup_window_ms == 0 and config.blipmq_default_ttl_ms == 0
         """Whether the parser may take messages: it neither looks for repeated ones nor gives them a time to live."""
-        self._finding: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._forms: dict[tuple[int, frozenset[str], bool], Form] = {}
         self.expiry = Expiry(self)
         self.letters = Letters(self)
@@ -86,6 +86,8 @@ class BlipMQService:
         """A port is closed."""
         self._ports -= 1
         if self._ports == 0:
+            for task in self._tasks:
+                task.cancel()
             await self.federation.stop()
             await self.expiry.stop()
             await self.letters.stop()
@@ -120,21 +122,11 @@ class BlipMQService:
         """Whether it is known where all that a filter matches ends."""
         return self.broker.peers is None or self.broker.push.knows(self.topics_of(wanted))
 
-    def when_known(self, topics: Collection[Topic], action: Callable[[], object]) -> None:
-        """Do something as soon as it is known where some topics end: now, or in a moment."""
-        if self.broker.push.knows(topics):
-            action()
-            return
-        task = asyncio.get_running_loop().create_task(self._when_known(topics, action))
-        self._finding.add(task)
-        task.add_done_callback(self._finding.discard)
-
-    async def _when_known(self, topics: Collection[Topic], action: Callable[[], object]) -> None:
-        try:
-            await self.broker.push.find_out(topics)
-            action()
-        except BraidError as fault:
-            self.logger.error("a subscriber does not get what it may read now: %s", fault)
+    def beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that nobody waits for, while there is a port."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def begin(self, wanted: TopicFilter, action: Callable[[], object]) -> list[bytes]:
         """Find out where what a filter matches ends, on whichever node it is, and begin to read it; answers nothing itself."""

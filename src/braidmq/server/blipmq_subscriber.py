@@ -11,9 +11,10 @@ one queue that several connections take from in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 Start = Callable[[Feed], int]
 """Where to begin to read a partition."""
+
+_AGAIN_S: Final = 1.0
+"""Pause before it is asked again where a topic ends that nobody leads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class Subscriber:
         """Connections that get nothing until an Ack is out."""
         self._rights = -1
         """The version of all rights when they were last looked at."""
+        self._beginning: set[int] = set()
+        """Topics that may be read, and begin as soon as it is known where they end."""
 
     @property
     def owed(self) -> bool:
@@ -197,14 +203,36 @@ class Subscriber:
     def check_rights(self) -> None:
         """Rights may have changed: begin what may be read by now, and end what may not."""
         version = self._service.broker.security.authorizer.version
-        if version != self._rights:
-            self._rights = version
-            topics = {topic.id: topic for wanted in self.filters.values() for topic in self._service.topics_of(wanted.filter)}
-            self._service.when_known(topics.values(), lambda: self._place_all(topics.values()))
+        if version == self._rights:
+            return
+        self._rights = version
+        topics = {topic.id: topic for wanted in self.filters.values() for topic in self._service.topics_of(wanted.filter)}
+        # What may not be read any more ends first, and waits for nothing.
+        for topic in topics.values():
+            if topic.id in self._placed and not self._matching(topic):
+                self._place(topic, self._service.from_now)
+        for topic in topics.values():
+            if topic.id in self._placed or not self._matching(topic):
+                continue
+            if self._service.broker.push.knows([topic]):
+                self._place(topic, self._service.from_now)
+            elif topic.id not in self._beginning:
+                self._beginning.add(topic.id)
+                self._service.beside(self._begin_later(topic))
 
-    def _place_all(self, topics: Iterable[Topic]) -> None:
-        for topic in topics:
-            self._place(topic, self._service.from_now)
+    async def _begin_later(self, topic: Topic) -> None:
+        """Begin to read what may be read by now, once it is known where it ends, and if it still may be."""
+        try:
+            while self._matching(topic) and self._service.broker.topics.by_id(topic.id) is not None:
+                try:
+                    await self._service.broker.push.find_out([topic])
+                    self._place(topic, self._service.from_now)
+                    return
+                except BraidError as fault:
+                    self._service.logger.warning("%s does not get %s yet: %s", self.name or "a subscriber", topic.name, fault)
+                await asyncio.sleep(_AGAIN_S)
+        finally:
+            self._beginning.discard(topic.id)
 
     # --- connections
 
@@ -219,6 +247,8 @@ class Subscriber:
             if topic is not None and target is self.queue:
                 self._join(topic, session)
         if self._service.guarded:
+            # While nobody was connected, nobody's rights counted.
+            self._rights = -1
             self.check_rights()
 
     def _connect(self, session: BlipMQSession, queue: Queue) -> None:
