@@ -11,8 +11,10 @@ from test_push_away import _PORTS, _hear, _send, _take, _topic
 from three_nodes import PATIENCE_S, Nodes
 
 from braidmq.base.errors import BraidError
-from braidmq.broker.push import hub
+from braidmq.broker.push import Chunk, Feed, hub
+from braidmq.broker.push.chunk import PushRecord
 from braidmq.client import blipmq, fq
+from braidmq.log.partition_reads import Batches
 
 
 async def _refused(work: Awaitable[object]) -> str:
@@ -48,5 +50,55 @@ def test_nobody_begins_where_no_leader_says_where_that_is(tmp_path: Path, monkey
                 await _send(nodes, leader, range(10, 20))
                 assert await _hear(subscriber, 10) == list(range(10, 20))
                 assert await _take(queue, 10) == list(range(10, 20))
+
+    asyncio.run(work())
+
+
+def _living(read: object) -> list[PushRecord]:
+    """The records of a read from the beginning that are not expired."""
+    assert isinstance(read, Batches)
+    return Chunk(0, read.next_offset, read.slices, read.size, 0).records()
+
+
+class _Reader:
+    """Reads one partition from its beginning."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.position = 0
+        self.values: list[bytes] = []
+        feed.attach(self)
+
+    def wake(self, feed: Feed) -> None:
+        while (chunk := feed.read(self.position, self)) is not None:
+            self.values += [record.value for record in chunk.records()]
+            self.position = chunk.next_offset
+
+    def feed_closed(self, feed: Feed) -> None: ...
+
+    def feed_failed(self, feed: Feed, error: BraidError) -> None:
+        raise error
+
+
+def test_what_was_read_ahead_and_expired_is_not_delivered(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path, listen=_PORTS) as nodes:
+            leader, other = await _topic(nodes, "work")
+            push, topic = nodes.servers[other].broker.push, nodes.servers[other].broker.topic("work")
+            await push.find_out([topic])
+            feed = push.live_feed(topic.id, 0)
+            assert feed is not None
+            async with blipmq.connect(nodes.port(leader, "blipmq")) as publisher:
+                await publisher.publish("work", b"soon gone", qos=1, ttl_ms=100)
+                # It comes along with the end that it moved, and nobody takes it.
+                await nodes.until(lambda: feed.tail == 1)
+                log = nodes.servers[leader].broker.log_of(topic, 0)
+                await nodes.until(lambda: not _living(log.read_batches(0, 1000)))
+                await publisher.publish("work", b"stays", qos=1)
+            reader = _Reader(feed)
+            reader.wake(feed)
+            await nodes.until(lambda: reader.position == 2)
+            assert reader.values == [b"stays"]
+            feed.detach(reader)
 
     asyncio.run(work())

@@ -163,9 +163,9 @@ class DistantLog:
                 # Whoever took it came by another way.
                 piece.taken = True
                 continue
-            # One that may hold expired records by now is good for whoever asked for it, and for a moment.
+            # One that may hold expired records by now is good for a moment: whoever had it brought comes at once.
             fresh = self._steady_ms() - piece.at_ms < limits.PUSH_CHUNK_EXPIRING_MS_MAX
-            if not piece.taken or not piece.expires or raw or fresh:
+            if not piece.expires or raw or fresh:
                 piece.taken = True
                 return piece.batches
             del self._pieces[begin]
