@@ -327,6 +327,8 @@ class ClusterNode(NodeCalls):
             self._wanted_epoch = epoch
             await self._stop_coordinating()
             if epoch and not await self._begin_to_coordinate(epoch):
+                # Perhaps because another node leads by now: then there is no further turn.
+                await self._stop_coordinating()
                 self._wanted_epoch = 0
                 await asyncio.sleep(_ASK_AGAIN_S)
 
