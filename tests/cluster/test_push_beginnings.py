@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from test_push_away import _PORTS, _hear, _send, _take, _topic
 from three_nodes import PATIENCE_S, Nodes
 
+from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.broker.push import Chunk, Feed, hub
 from braidmq.broker.push.chunk import PushRecord
@@ -100,5 +102,45 @@ def test_what_was_read_ahead_and_expired_is_not_delivered(tmp_path: Path) -> Non
             await nodes.until(lambda: reader.position == 2)
             assert reader.values == [b"stays"]
             feed.detach(reader)
+
+    asyncio.run(work())
+
+
+def test_what_two_clients_bind_while_nobody_leads_is_bound_once_and_to_a_queue_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "_GUEST_S", 0.1)
+    monkeypatch.setattr(hub, "_FIND_OUT_S", PATIENCE_S)
+    monkeypatch.setattr(limits, "FQ_QUEUE_BINDINGS_MAX", 1)
+
+    async def work() -> None:
+        async with Nodes(tmp_path, listen=_PORTS) as nodes:
+            leader, other = await _topic(nodes, "work")
+            port, queues = nodes.port(other, "fq"), nodes.servers[other].broker.fq
+            await nodes.stop(leader)
+            shared = partial(fq.connect, port, queue="shared", queue_type="mem:public,drop,transient", timeout_s=PATIENCE_S)
+            async with (
+                shared() as first, shared() as second, shared() as third,
+                fq.connect(port, queue="moved", queue_type="disk:public,drop,permanent", timeout_s=PATIENCE_S) as fourth,
+            ):  # fmt: skip
+                bound = asyncio.gather(first.bind("work"), second.bind("work"))
+                push, topic = nodes.servers[other].broker.push, nodes.servers[other].broker.topic("work")
+                await nodes.until(lambda: sum(push._guests.values()) == 2)
+                too_many = asyncio.create_task(_refused(third.bind("work", "exact:r")))
+                late = asyncio.create_task(fourth.bind("work"))
+                await nodes.until(lambda: sum(push._guests.values()) == 4)
+                # As when another node takes it, because this one seemed to be away.
+                moved = queues.get(b"moved")
+                queues.end("fq:moved")
+                await nodes.start(leader)
+                async with asyncio.timeout(PATIENCE_S):
+                    routes = {binding.route_id for binding in await bound}
+                    assert await too_many == "BIND_REFUSED"
+                    # Its client is sent away, comes again, and binds what is there by then.
+                    await late
+                queue = queues.get(b"shared")
+                assert queue is not None and set(queue.bindings) == routes and len(routes) == 1
+                feed = push.live_feed(topic.id, 0)
+                assert moved is not None and feed is not None and moved not in feed.readers and not moved.cursors
 
     asyncio.run(work())
