@@ -13,9 +13,9 @@ from three_nodes import PATIENCE_S, Nodes
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
-from braidmq.broker.push import Chunk, Feed, hub
+from braidmq.broker.push import Chunk, Feed, hub, serving
 from braidmq.broker.push.chunk import PushRecord
-from braidmq.client import blipmq, fq
+from braidmq.client import blipmq, connect, fq
 from braidmq.log.partition_reads import Batches
 
 
@@ -142,5 +142,55 @@ def test_what_two_clients_bind_while_nobody_leads_is_bound_once_and_to_a_queue_t
                 assert queue is not None and set(queue.bindings) == routes and len(routes) == 1
                 feed = push.live_feed(topic.id, 0)
                 assert moved is not None and feed is not None and moved not in feed.readers and not moved.cursors
+
+    asyncio.run(work())
+
+
+def test_what_goes_on_where_it_was_waits_for_no_leader_and_what_is_refused_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "_GUEST_S", 0.1)
+    monkeypatch.setattr(serving, "_PATIENCE_S", 1.0)
+
+    async def work() -> None:
+        async with Nodes(tmp_path, listen=_PORTS) as nodes:
+            away, here = await _topic(nodes, "work")
+            there = next(name for name in nodes.servers if name not in (away, here))
+            async with connect(nodes.address(here)) as client:
+                await client.create_topic("alive", 1)
+            kept = partial(fq.connect, queue="kept", queue_type="disk:public,drop,permanent", timeout_s=PATIENCE_S)
+            async with (
+                blipmq.connect(nodes.port(there, "blipmq"), client_id="keeper") as keeper,
+                kept(nodes.port(there, "fq")) as queue,
+            ):  # fmt: skip
+                await keeper.subscribe("#", qos=1)
+                await queue.bind("work", flags=fq.FLAGS_PERMANENT)
+                await queue.bind("alive", flags=fq.FLAGS_PERMANENT)
+            # One that they have no position of yet.
+            await _topic(nodes, "late")
+            await _send(nodes, away, range(1), "late")
+            await nodes.stop(away)
+            monkeypatch.setattr(hub, "_FIND_OUT_S", 0.3)
+            async with (
+                blipmq.connect(nodes.port(here, "blipmq"), client_id="keeper", timeout_s=PATIENCE_S) as keeper,
+                blipmq.connect(nodes.port(here, "blipmq"), client_id="newcomer", timeout_s=PATIENCE_S) as newcomer,
+                kept(nodes.port(here, "fq")) as queue,
+            ):  # fmt: skip
+                await keeper.subscribe("#", qos=1)
+                await _send(nodes, here, range(1, 2), "alive")
+                assert await _hear(keeper, 1) == [1]
+                assert await _take(queue, 1) == [1]
+                assert await _refused(newcomer.subscribe("work", qos=1)) == "NODE_UNREACHABLE"
+                assert nodes.servers[here].broker.push.subscribers.get("newcomer") is None
+                # What it has already, it keeps.
+                await newcomer.subscribe("alive", qos=1)
+                assert await _refused(newcomer.subscribe("work", qos=1)) == "NODE_UNREACHABLE"
+                durable = nodes.servers[here].broker.push.subscribers.get("newcomer")
+                assert durable is not None and list(durable.filters) == ["alive"]
+                await nodes.start(away)
+                assert await _hear(keeper, 1) == [0]
+                await _send(nodes, away, range(2, 3), "work")
+                assert await _hear(keeper, 1) == [2]
+                assert await _take(queue, 1) == [2]
 
     asyncio.run(work())

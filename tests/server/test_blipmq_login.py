@@ -214,7 +214,8 @@ def test_what_came_while_nobody_was_connected_is_not_delivered_to_who_may_not_re
             bob.subscribe("bobs", 1, name)
         service = open_service(guarded.server.broker)
         assert service is not None
-        until(lambda: not any(subscriber.sessions for subscriber in service.subscribers if subscriber.name == name), "bob is still connected")
+        (mine,) = [subscriber for subscriber in service.subscribers if subscriber.name == name]
+        until(lambda: not mine.sessions, "bob is still connected")
         ann.publish(private, b"secret", "m1")
         ann.publish("bobs", b"for bob", "m2")
         with guarded.peer(key="bob") as bob:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.base import limits
 from braidmq.base.config_settings import Config
-from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.names import INTERNAL_PREFIX
 from braidmq.broker.push import Feed, Overflow
@@ -118,9 +117,22 @@ class BlipMQService:
         ]
         return sorted(matching, key=lambda topic: topic.id)
 
-    def knows(self, wanted: TopicFilter) -> bool:
-        """Whether it is known where all that a filter matches ends."""
-        return self.broker.peers is None or self.broker.push.knows(self.topics_of(wanted))
+    def knows(self, wanted: TopicFilter, principal: Principal) -> bool:
+        """Whether it is known where all ends that a filter brings."""
+        return self.broker.peers is None or self.broker.push.knows(self._ends_needed(wanted, principal))
+
+    async def find_out(self, wanted: TopicFilter, principal: Principal, subscriber: Subscriber | None = None) -> None:
+        """See to it that it is known where all ends that a filter brings to a subscriber, on whichever node it is."""
+        if self.broker.peers is not None:
+            await self.broker.push.find_out(self._ends_needed(wanted, principal, subscriber))
+
+    def _ends_needed(self, wanted: TopicFilter, principal: Principal, subscriber: Subscriber | None = None) -> list[Topic]:
+        """Topics that begin at their end (`from_now`): those that may be read and are not read yet."""
+        return [
+            topic for topic in self.topics_of(wanted)
+            if not self.holds_letters(topic) and self.may(principal, Permission.READ, topic.name)
+            and (subscriber is None or not subscriber.reads(topic))
+        ]  # fmt: skip
 
     def beside(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that nobody waits for, while there is a port."""
@@ -128,9 +140,9 @@ class BlipMQService:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def begin(self, wanted: TopicFilter, action: Callable[[], object]) -> list[bytes]:
-        """Find out where what a filter matches ends, on whichever node it is, and begin to read it; answers nothing itself."""
-        await self.broker.push.find_out(self.topics_of(wanted))
+    async def begin(self, wanted: TopicFilter, principal: Principal, action: Callable[[], object]) -> list[bytes]:
+        """Find out where what a filter matches ends, and begin to read it; answers nothing itself."""
+        await self.find_out(wanted, principal)
         action()
         return []
 

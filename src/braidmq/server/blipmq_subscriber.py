@@ -93,8 +93,9 @@ class Subscriber:
 
     # --- filters
 
-    def want(self, wanted: Wanted, start: Start) -> None:
-        """Add a filter, or replace the one with the same text. Topics that are new begin at `start`."""
+    def want(self, wanted: Wanted, start: Start, *, resumes: bool = False) -> None:
+        """Add a filter, or replace the one with the same text. Topics that are new begin at `start`; if that `resumes`, it does not
+        matter where they end, and otherwise they wait until that is known."""
         known = self.filters.get(wanted.text)
         if known is None and len(self.filters) >= limits.SUBSCRIBER_FILTERS_MAX:
             raise BraidError("SUBSCRIBER_LIMIT", what="filters of a subscriber", limit=limits.SUBSCRIBER_FILTERS_MAX)
@@ -105,7 +106,10 @@ class Subscriber:
             for outlet in self._outlets_of(session):
                 outlet.accept(self.accepts)
         for topic in self._service.topics_of(wanted.filter):
-            self._place(topic, start)
+            if resumes:
+                self._place(topic, start)
+            else:
+                self._begin(topic, start)
 
     def unwant(self, text: str) -> list[Topic] | None:
         """Take a filter away; the topics that left the queue with it, or None when there was no such filter."""
@@ -196,6 +200,9 @@ class Subscriber:
                 return subscription.settled(feed)
         return feed.tail
 
+    def reads(self, topic: Topic) -> bool:
+        return topic.id in self._placed
+
     def is_queued(self, feed: Feed) -> bool:
         """Whether the queue serves a partition."""
         return self.queue is not None and feed in self.queue.cursors
@@ -212,17 +219,22 @@ class Subscriber:
             if topic.id in self._placed and not self._matching(topic):
                 self._place(topic, self._service.from_now)
         for topic in topics.values():
-            if topic.id in self._placed or not self._matching(topic):
-                continue
-            if self._service.broker.push.knows([topic]):
-                self._place(topic, self._service.from_now)
-            elif topic.id not in self._beginning:
-                self._beginning.add(topic.id)
-                self._service.beside(self._begin_later(topic))
+            if topic.id not in self._placed:
+                self._begin(topic, self._service.from_now)
+
+    def _begin(self, topic: Topic, start: Start) -> None:
+        """Let a topic be served if it matches, as soon as it is known where it ends: now, or in a moment."""
+        service = self._service
+        needed = topic.id not in self._placed and not service.holds_letters(topic) and not service.broker.push.knows([topic])
+        if not needed or not self._matching(topic):
+            self._place(topic, start)
+        elif topic.id not in self._beginning:
+            self._beginning.add(topic.id)
+            service.beside(self._begin_later(topic))
 
     async def _begin_later(self, topic: Topic) -> None:
-        """Begin to read what may be read by now, once it is known where it ends, and if it still may be."""
         try:
+            # It may have been deleted, and may not be wanted or not be readable any more.
             while self._matching(topic) and self._service.broker.topics.by_id(topic.id) is not None:
                 try:
                     await self._service.broker.push.find_out([topic])
