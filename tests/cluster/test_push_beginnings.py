@@ -69,6 +69,7 @@ class _Reader:
         self.feed = feed
         self.position = 0
         self.values: list[bytes] = []
+        self.faults: list[str] = []
         feed.attach(self)
 
     def wake(self, feed: Feed) -> None:
@@ -79,7 +80,7 @@ class _Reader:
     def feed_closed(self, feed: Feed) -> None: ...
 
     def feed_failed(self, feed: Feed, error: BraidError) -> None:
-        raise error
+        self.faults.append(error.code)
 
 
 def test_what_was_read_ahead_and_expired_is_not_delivered(tmp_path: Path) -> None:
@@ -100,7 +101,29 @@ def test_what_was_read_ahead_and_expired_is_not_delivered(tmp_path: Path) -> Non
             reader = _Reader(feed)
             reader.wake(feed)
             await nodes.until(lambda: reader.position == 2)
-            assert reader.values == [b"stays"]
+            assert reader.values == [b"stays"] and not reader.faults
+            feed.detach(reader)
+
+    asyncio.run(work())
+
+
+def test_who_comes_to_a_place_that_its_leader_cannot_read_is_told(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path, listen=_PORTS) as nodes:
+            leader, other = await _topic(nodes, "work")
+            push, topic = nodes.servers[other].broker.push, nodes.servers[other].broker.topic("work")
+            await push.find_out([topic])
+            feed = push.live_feed(topic.id, 0)
+            assert feed is not None
+            reader = _Reader(feed)
+
+            async def damaged(*_: object, **__: object) -> Batches:
+                raise BraidError("CORRUPT_LOG", path="00.log", position=0, offset=0, reason="a damaged place")
+
+            nodes.servers[leader].broker.read_whole = damaged  # type: ignore[method-assign]
+            await _send(nodes, leader, range(1))
+            await nodes.until(lambda: bool(reader.faults))
+            assert reader.faults == ["CORRUPT_LOG"] and feed.tail == 1
             feed.detach(reader)
 
     asyncio.run(work())

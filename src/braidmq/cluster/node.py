@@ -38,6 +38,7 @@ from braidmq.cluster.stepping_aside import SteppingAside
 from braidmq.cluster.succession import Succession
 from braidmq.cluster.suspicion import Suspicion
 from braidmq.cluster.transport import AddressBook, ClusterOp, Transport
+from braidmq.cluster.what_comes import WhatComes
 from braidmq.log.partition import PartitionLog
 
 REPLICAS: Final = "replicas"
@@ -110,6 +111,7 @@ class ClusterNode(NodeCalls):
         self.steering = Steering(self)
         self.overview = Overview(self)
         self.lists_of_others = NodeLists(self).of_others
+        self.come = WhatComes(self).ask
         SteppingAside(self)
         self.quorum_fault = ""
         """Why the quorum does not answer; empty while it does."""

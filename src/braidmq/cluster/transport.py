@@ -45,6 +45,7 @@ class ClusterOp(IntEnum):
     PARTITION_READ = 0xEE
     HAND_OVER = 0xEF
     NODE_LIST = 0xF0
+    PARTITIONS_COME = 0xF1
 
 
 class Transport(Protocol):

@@ -22,6 +22,7 @@ from braidmq.broker.machines import SUBSCRIBERS
 from braidmq.broker.peers import Elsewhere, Peers
 from braidmq.broker.push.chunk import Chunk
 from braidmq.broker.push.distant_log import DistantLog, Source
+from braidmq.broker.push.distant_reads import DistantReads
 from braidmq.broker.push.feed import Feed
 from braidmq.broker.push.positions import Positions
 from braidmq.broker.push.serving import Serving
@@ -89,6 +90,8 @@ class Hub:
         self._leaving = asyncio.Event()
         self._guests: dict[Feed, int] = {}
         """Feeds that somebody is about to read, and how many are."""
+        self.distant: DistantReads | None = None
+        """What is asked of other nodes; None as long as there was nothing."""
         self.positions = Positions(broker)
         """How far those came who go on where they were."""
         self.serving = Serving(broker)
@@ -115,6 +118,8 @@ class Hub:
         for feed in self._feeds.values():
             if isinstance(feed.log, DistantLog):
                 feed.log.close()
+        if self.distant is not None:
+            self.distant.stop()
 
     # --- feeds
 
@@ -137,14 +142,18 @@ class Hub:
         def lives() -> bool:
             return self._broker.topics.by_id(topic.id) is not None
 
-        return DistantLog(peers, topic, partition, self.steady_ms, lives, self._come_home)
+        if self.distant is None:
+            self.distant = DistantReads(peers)
+        return DistantLog(peers, self.distant, topic, partition, self.steady_ms, lives, self._come_home)
 
     def _come_home(self, distant: DistantLog) -> bool:
         """Read a partition here from now on, if this node has as much of it as readers saw."""
-        feed = next((feed for feed in self._feeds.values() if feed.log is distant), None)
+        feed = self._feeds.get(distant.place)
         peers = self._broker.peers
         assert peers is not None
-        if feed is None or not peers.holds(feed.topic.id, feed.partition) or self._broker.topics.by_id(feed.topic.id) is None:
+        if feed is None or feed.log is not distant or not peers.holds(*distant.place):
+            return False
+        if self._broker.topics.by_id(feed.topic.id) is None:
             return False
         log = self._broker.log_of(feed.topic, feed.partition)
         if log.removed or log.high_watermark < distant.high_watermark:
