@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from test_push_away import _PORTS, _hear, _replicas, _topic
 from three_nodes import PATIENCE_S, Nodes
 
 from braidmq.base import limits
+from braidmq.broker.peers import PartitionReading
 from braidmq.broker.push.distant_log import DistantLog
 from braidmq.client import blipmq, connect
 
@@ -31,6 +33,15 @@ def test_many_partitions_wait_in_few_questions_and_within_few_bytes(tmp_path: Pa
             broker = nodes.servers[other].broker
             topic = broker.topic("work")
             await nodes.until(lambda: _replicas(nodes, other, "work") == (leader,) and not _held(nodes, other, topic.id))
+            sizes = []
+            node = nodes.node(other)
+            come = node.come
+
+            async def counted(name: str, rows: Sequence[tuple[int, int, int, int]], wait_s: float) -> list[PartitionReading | None]:
+                sizes.append(len(rows))
+                return await come(name, rows, wait_s)
+
+            node.come = counted
             async with (
                 blipmq.connect(nodes.port(other, "blipmq"), client_id="keeper") as keeper, connect(nodes.address(leader)) as writer,
             ):  # fmt: skip
@@ -44,6 +55,7 @@ def test_many_partitions_wait_in_few_questions_and_within_few_bytes(tmp_path: Pa
                     assert reads.kept_bytes <= limits.AWAY_READS_BYTES_MAX
                 assert sorted(await _hear(keeper, 3 * _PARTITIONS)) == list(range(3 * _PARTITIONS))
                 assert 0 < most <= limits.AWAY_QUESTIONS_MAX
+                assert 1 < max(sizes) <= 10 * limits.AWAY_QUESTION_PARTITIONS_MAX
                 # Nothing waits behind all that: what the nodes have to say to each other is said at once.
                 async with asyncio.timeout(PATIENCE_S):
                     await broker.create_topic("more", 1)

@@ -116,16 +116,17 @@ class DistantLog:
                 if said is None:
                     # Only where it ends: what cannot be read there is told to whoever comes to it.
                     said = await self._ask(self.high_watermark, 0, raw=False)
+                self._keep((self.high_watermark, False), said)
+                self._see(said)
             except Exception as error:
-                # A bug, here or there, is no reason to stand still for ever.
-                level = logging.DEBUG if isinstance(error, BraidError) else logging.ERROR
+                # A bug, here or there, is no reason to stand still for ever. It is told once.
+                is_new_bug = not isinstance(error, BraidError) and pause_s == _AGAIN_S_FIRST
+                level = logging.ERROR if is_new_bug else logging.DEBUG
                 logger.log(level, "%s/%d is not read yet: %r", self.topic, self.partition, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _AGAIN_S_MAX)
                 continue
             pause_s = _AGAIN_S_FIRST
-            self._keep((self.high_watermark, False), said)
-            self._see(said)
 
     @property
     def _ahead_bytes(self) -> int:
