@@ -127,10 +127,10 @@ def test_publishers_wait_while_the_leader_is_away(tmp_path: Path, protocol: str,
     asyncio.run(work())
 
 
-async def _send(nodes: Nodes, name: str, numbers: range) -> None:
+async def _send(nodes: Nodes, name: str, numbers: range, topic: str = "work") -> None:
     async with blipmq.connect(nodes.port(name, "blipmq")) as client:
         for number in numbers:
-            await client.publish("work", b"%d" % number, qos=1)
+            await client.publish(topic, b"%d" % number, qos=1)
 
 
 async def _hear(client: blipmq.BlipMQClient, count: int) -> list[int]:

@@ -117,7 +117,10 @@ def test_an_isr_takes_in_only_those_who_are_here() -> None:
     table.apply(["place", 1, 2, [["a", "b", "c"]]])
     table.apply(["fence", "c", 1])
     state = _state(table)
-    assert table.apply(["isr", 1, 0, state.epoch, state.version, ["a", "b", "c"]]).isr == ("a", "b")
+    said = table.apply(["isr", 1, 0, state.epoch, state.version, ["a", "b", "c"]])
+    assert said.isr == ("a", "b")
+    # Its leader learns that this is the answer, and no longer waits for c.
+    assert said.version == state.version + 1
 
 
 def test_who_left_may_lead_only_as_long_as_nothing_went_on_without_it() -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -241,6 +242,28 @@ def test_a_node_that_is_stopped_is_noticed_without_a_call() -> None:
             finally:
                 other.kill()
                 await other.wait()
+
+    run(test)
+
+
+def test_a_name_with_several_addresses_that_all_refuse_is_one_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+
+    def two(host: str, port: int, *arguments: Any, **named: Any) -> list[Any]:
+        names = ("127.0.0.1", "127.0.0.2") if host == "several.test" else (host,)
+        return [row for name in names for row in resolve(name, port, *arguments, **named)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", two)
+
+    async def test() -> None:
+        # Bound and not listening: nobody else gets the port, and who dials it is refused.
+        with socket.socket() as held:
+            held.bind(("0.0.0.0", 0))
+            async with nodes("a") as (a,):
+                a.book.learn("b", f"several.test:{held.getsockname()[1]}")
+                with pytest.raises(BraidError) as refusal:
+                    await a.call("b", ClusterOp.NODE_STATUS, [], PATIENCE_S)
+                assert refusal.value.code == "NODE_UNREACHABLE" and refusal.value.fields["refused"] is True
 
     run(test)
 

@@ -19,6 +19,7 @@ from braidmq.base.config_keys import parse_api_key
 from braidmq.security.accounts import Caller
 from braidmq.security.audit_events import AuditQuery
 from braidmq.security.authorizer import Principal
+from braidmq.server.blipmq_service import open_service
 from braidmq.wire.blipmq import Ack, ErrorCode, ErrorMessage, Ping, Pong, Publish, Subscribe, Unsubscribe, binary1, legacy
 
 KEYS = (parse_api_key("ann=key-of-ann"), parse_api_key("bob=sha256:" + hashlib.sha256(b"bob").hexdigest()))
@@ -203,6 +204,27 @@ def test_a_right_that_ends_ends_the_deliveries_and_one_that_comes_begins_them(gu
         bob.subscribe("#", 0)
         ann.publish(topic, b"allowed again", "m3")
         assert payloads([bob.receive()]) == [b"allowed again"]
+
+
+def test_what_came_while_nobody_was_connected_is_not_delivered_to_who_may_not_read_it(guarded: BlipMQBroker) -> None:
+    private, name = new_name("private"), new_name("client")
+    with guarded.peer(key="key-of-ann") as ann:
+        with guarded.peer(key="bob") as bob:
+            bob.subscribe("#", 1, name)
+            bob.subscribe("bobs", 1, name)
+        service = open_service(guarded.server.broker)
+        assert service is not None
+        (mine,) = [subscriber for subscriber in service.subscribers if subscriber.name == name]
+        until(lambda: not mine.sessions, "bob is still connected")
+        ann.publish(private, b"secret", "m1")
+        ann.publish("bobs", b"for bob", "m2")
+        with guarded.peer(key="bob") as bob:
+            bob.subscribe("bobs", 1, name)
+            assert payloads([bob.receive()]) == [b"for bob"]
+            bob.nothing()
+            bob.ack("m2")
+            bob.unsubscribe("#", name)
+            bob.unsubscribe("bobs", name)
 
 
 def test_a_client_id_belongs_to_who_created_it(guarded: BlipMQBroker) -> None:

@@ -342,6 +342,12 @@ AWAY_BYTES_MAX: Final = 128 * MIB
 """The same, of all partitions together."""
 AWAY_READ_BYTES_MAX: Final = 1 * MIB
 """What a node keeps of one partition that it has no replica of and somebody here is pushed: read ahead, and read again."""
+AWAY_READS_BYTES_MAX: Final = 64 * MIB
+"""The same, of all such partitions together."""
+AWAY_QUESTIONS_MAX: Final = 64
+"""Questions of one node that wait at another one for something to come, far below `CLUSTER_CALLS_MAX`; further ones wait here."""
+AWAY_QUESTION_PARTITIONS_MAX: Final = 64
+"""Partitions that one such question is about; ten times as many where half of the questions wait already."""
 DURABLE_SUBSCRIBERS_MAX: Final = 100_000
 """Subscribers that outlive their connections; each has a place in the memory of the broker and in every snapshot."""
 SUBSCRIBER_FILTERS_MAX: Final = 10_000

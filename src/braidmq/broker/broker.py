@@ -196,7 +196,13 @@ class Broker(BrokerReads, BrokerWrites):
         # Behind the marks of expired letters nothing may expire any more.
         self.steady.at_least(self.work.table.letters.latest_expiry_ms)
         await self.work.start(wait=self.peers is None)
-        await self.security.ensure_admin()
+        try:
+            await self.security.ensure_admin()
+        except BraidError as error:
+            if self.peers is None or error.retriable:
+                raise
+            # A cluster is not to be without a coordinator for a password that cannot be one.
+            logger.error("no administrator was created: %s", error)
         self._coordinating = [
             asyncio.create_task(self._every(limits.MEMBERS_CHECK_SECONDS, self._check_members)),
             asyncio.create_task(self._every(_WORK_CHECK_SECONDS, self._check_work)),

@@ -6,6 +6,7 @@ What lies in memory is read from the partition at once (`log/partition_reads.py`
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -115,8 +116,13 @@ class BrokerReads:
 
     async def tail_moved(self, log: PartitionLog, timeout_s: float) -> None:
         """Wait until there may be more of a partition to see, or the time is over, or the broker stops."""
+        await self.tails_moved((log,), timeout_s)
+
+    async def tails_moved(self, logs: Collection[PartitionLog], timeout_s: float) -> None:
+        """The same, for any of several partitions."""
         moved = asyncio.Event()
-        log.watch_tail(moved, moved.set)
+        for log in logs:
+            log.watch_tail(moved, moved.set)
         self._polls.add(moved)
         timer = self._loop.call_later(timeout_s, moved.set)
         try:
@@ -124,7 +130,8 @@ class BrokerReads:
         finally:
             timer.cancel()
             self._polls.discard(moved)
-            log.unwatch_tail(moved)
+            for log in logs:
+                log.unwatch_tail(moved)
 
     def end_polls(self) -> None:
         """Let every long poll answer now with what it has: the broker is about to stop."""

@@ -104,6 +104,8 @@ class FqQueue(Subscription):
         """What a disk queue handed out and the connection has not passed on."""
         self._known_until: dict[Feed, int] = {}
         """Where the log ended when a disk queue was set up again, as long as it has not come there."""
+        self._ends_unknown: set[Feed] = set()
+        """Partitions of which nobody could say then where they end."""
 
     @property
     def on_disk(self) -> bool:
@@ -201,7 +203,8 @@ class FqQueue(Subscription):
     def resume(self, topic: Topic, start: Callable[[Feed], int]) -> None:
         """Go on with a topic where a disk queue was."""
         feeds = self.hub.feeds(topic)
-        self._catch_up({feed: feed.tail for feed in feeds})
+        self._catch_up({feed: feed.tail for feed in feeds if feed.known})
+        self._ends_unknown.update(feed for feed in feeds if not feed.known)
         self.add_topic(topic, start)
         for feed in feeds:
             self._caught_up(feed)
@@ -221,6 +224,8 @@ class FqQueue(Subscription):
 
     def _catch_up(self, until: dict[Feed, int]) -> None:
         """Hold little and drop nothing until it has looked so far."""
+        if not until:
+            return
         self._known_until |= until
         if self.overflow is Overflow.DROP_NEW:
             self.overflow = Overflow.WAIT
@@ -268,6 +273,9 @@ class FqQueue(Subscription):
         bindings = self._by_topic.get(feed.topic.name)
         if bindings is None:
             return
+        if feed in self._ends_unknown and feed.known:
+            self._ends_unknown.discard(feed)
+            self._catch_up({feed: feed.tail})
         position = self.cursors[feed]
         # One that takes everything from here on saves looking at the records.
         plain = next((b for b in bindings if b.program.matches_all and b.holds_from(feed, position)), None)
@@ -311,6 +319,7 @@ class FqQueue(Subscription):
             self._held.discard(topic_id)
 
     def _forget(self, feed: Feed) -> None:
+        self._ends_unknown.discard(feed)
         for consumer in [consumer for consumer, span in self._unsent.items() if span.feed is feed]:
             del self._unsent[consumer]
         super()._forget(feed)

@@ -23,7 +23,7 @@ from braidmq.broker.machines import QUEUES
 from braidmq.broker.push import Feed
 from braidmq.broker.push.serving import Serving
 from braidmq.broker.topics import Topic
-from braidmq.wire.fq.auth import QueueDetail, check_same_queue
+from braidmq.wire.fq.auth import DISK, QueueDetail, check_same_queue
 from braidmq.wire.fq.commands import REFUSED
 from braidmq.wire.fq.messages import NO_SENDER, encode_tail
 from braidmq.wire.fq.naming import exchange_topic, topic_exchange
@@ -47,6 +47,14 @@ def _chooses(text: bytes, route: bytes, payload: bytes) -> bool:
         return parse_program(text).matches(route, payload)
     except BraidError:
         return False
+
+
+def _ends_needed(stored: StoredQueue) -> list[bytes]:
+    """Exchanges of which has to be known where they end, for a queue to go on. What is kept on disk goes on where it was, and a
+    partition without a leader holds up nothing else."""
+    if stored.detail.kind != DISK:
+        return [kept.exchange for kept in stored.bindings]
+    return [kept.exchange for kept in stored.bindings if not kept.permanent and kept.ends is None]
 
 
 class FqQueues:
@@ -98,7 +106,7 @@ class FqQueues:
     async def begin(self, group: str, *, given: bool) -> None:
         stored = self.table.get(_name_of(group))
         if stored is not None:
-            await self._find_out([kept.exchange for kept in stored.bindings])
+            await self._find_out(_ends_needed(stored))
             if stored.detail.name not in self._queues:
                 self._restore(stored, restarted=not given)
 
@@ -256,15 +264,19 @@ class FqQueues:
     async def bind(self, queue: FqQueue, exchange: bytes, text: bytes, *, peer: bool, permanent: bool | None) -> int:
         """Bind, or change what is bound; returns the route id once everything is durable. Raises where it is refused."""
         known = queue.find(exchange, text)
+        if known is None:
+            program = parse_program(text)
+            await self._find_out([exchange])
+            # Meanwhile the queue may have ended here, and another client may have bound the same.
+            self._check_here(queue)
+            known = queue.find(exchange, text)
         if known is not None:
             if permanent is not None and permanent != known.permanent:
                 known.permanent = permanent
                 await self._remember(queue, known)
             return known.route_id
-        program = parse_program(text)
         if len(queue.bindings) >= limits.FQ_QUEUE_BINDINGS_MAX:
             raise BraidError("QUEUE_LIMIT", what="the queue", limit=limits.FQ_QUEUE_BINDINGS_MAX, things="bindings")
-        await self._find_out([exchange])
         begins = self._tails(exchange_topic(exchange))
         binding = Binding(self._new_route(), exchange, program, peer=peer, permanent=bool(permanent), begins=begins)
         queue.bind(binding)
@@ -283,6 +295,10 @@ class FqQueues:
             raise
         return binding.route_id
 
+    def _check_here(self, queue: FqQueue) -> None:
+        if self._queues.get(queue.detail.name) is not queue:
+            raise BraidError("NOT_LEADER", reason=f"{queue.group} is not served here any more")
+
     async def _remember(self, queue: FqQueue, binding: Binding) -> None:
         if not queue.permanent:
             return
@@ -295,6 +311,10 @@ class FqQueues:
         """Take a binding of this queue back; False when it has no such one there."""
         binding = queue.bindings.get(route_id)
         if binding is None or binding.exchange != exchange:
+            return False
+        # It holds for what is there by now.
+        await self._find_out([exchange])
+        if queue.bindings.get(route_id) is not binding:
             return False
         self._take_back(queue, binding)
         if queue.permanent and (binding.permanent or queue.on_disk):

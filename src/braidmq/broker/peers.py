@@ -113,6 +113,17 @@ class Peers(Protocol):
         only where the partition ends. Expired records are left out, unless `raw` is asked for."""
         ...
 
+    async def come(
+        self, node: str, rows: Sequence[tuple[int, int, int, int]], wait_s: float
+    ) -> list[PartitionReading | None]:
+        """Wait until another node has something for any row: topic, partition, offset, and how many bytes of it may come along.
+        What it has for each; None where there is nothing, or no telling."""
+        ...
+
+    def leader_of(self, topic_id: int, partition: int) -> str:
+        """The node that leads a partition; NOT_LEADER where there is none."""
+        ...
+
     def not_leader(self, topic_id: int, partition: int) -> BraidError:
         """Says who leads a partition."""
         ...

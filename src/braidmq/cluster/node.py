@@ -39,6 +39,7 @@ from braidmq.cluster.stepping_aside import SteppingAside
 from braidmq.cluster.succession import Succession
 from braidmq.cluster.suspicion import Suspicion
 from braidmq.cluster.transport import AddressBook, ClusterOp, Transport
+from braidmq.cluster.what_comes import WhatComes
 from braidmq.log.partition import PartitionLog
 
 REPLICAS: Final = "replicas"
@@ -122,6 +123,7 @@ class ClusterNode(NodeCalls):
         self.outdated = asyncio.Event()
         """Set when this node has to begin anew: it lies ready on its disk what the cluster decided without it."""
         self.lists_of_others = NodeLists(self).of_others
+        self.come = WhatComes(self).ask
         SteppingAside(self)
         self.quorum_fault = ""
         """Why the quorum does not answer; empty while it does."""
@@ -355,6 +357,8 @@ class ClusterNode(NodeCalls):
             self._wanted_epoch = epoch
             await self._stop_coordinating()
             if epoch and not await self._begin_to_coordinate(epoch):
+                # Perhaps because another node leads by now: then there is no further turn.
+                await self._stop_coordinating()
                 self._wanted_epoch = 0
                 await asyncio.sleep(_ASK_AGAIN_S)
 

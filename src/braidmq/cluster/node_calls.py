@@ -189,7 +189,8 @@ class NodeCalls:
 
     def serves_readers(self, topic_id: int, partition: int) -> bool:
         """Only where nothing is in doubt: the table names this node as in sync, its leader was heard a moment ago, and whoever
-        decides about both is within reach. A leader that was replaced unnoticed, and its followers, reach nobody who decides."""
+        decides about both is within reach, as far as was noticed (`quorum_watch.py` looks every few seconds). A leader that was
+        replaced unnoticed, and its followers, reach nobody who decides."""
         state = self.table.state((topic_id, partition))
         if not self.settings.follower_reads or state is None or not state.leader or self.node not in state.isr:
             return False

@@ -268,9 +268,8 @@ class ReplicaTable:
         if state is not None and state.leader in isr:
             # Whoever is not here cannot come in, whatever its leader believes.
             able = [node for node in isr if node in state.isr or self._is_live(node)]
-            after = with_isr(state, able, self.min_insync(key[0]))
-            if after is not None:
-                self._set(key, after)
+            # What changes nothing is told from what is not known to have happened.
+            self._set(key, with_isr(state, able, self.min_insync(key[0])) or replace(state, version=state.version + 1))
         return self._states.get(key)
 
     def _settle(self, key: LogKey, epoch: int, version: int) -> PartitionState | None:

@@ -46,6 +46,7 @@ class ClusterOp(IntEnum):
     HAND_OVER = 0xEF
     NODE_LIST = 0xF0
     PARTITION_PLACES = 0xF1
+    PARTITIONS_COME = 0xF2
 
 
 class Transport(Protocol):

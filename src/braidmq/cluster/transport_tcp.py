@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -218,14 +219,7 @@ class TcpTransport:
 
     async def _connect(self, node: str, address: str) -> _Dialled:
         host, port = split_address(address)
-        try:
-            _, link = await self._loop.create_connection(
-                lambda: Link(self._keep, self._on_dialled_lost), host, port, ssl=self._client_tls,
-                server_hostname=host if self._client_tls is not None else None,
-            )
-        except OSError as fault:
-            reason, refused = f"{address}: {fault.strerror or fault}", isinstance(fault, ConnectionRefusedError)
-            raise BraidError("NODE_UNREACHABLE", node=node, reason=reason, refused=refused) from None
+        link = await self._first_link(node, address, host, port)
         dialled = self._by_link[link] = _Dialled(link)
         try:
             if link.closed:
@@ -242,6 +236,26 @@ class TcpTransport:
             raise
         link.payload_bytes_max = limits.FRAME_PAYLOAD_BYTES_MAX
         return dialled
+
+    async def _first_link(self, node: str, address: str, host: str, port: int) -> Link:
+        """Of a name with several addresses the first one that answers; it refuses if all of them do."""
+        faults: list[OSError] = []
+        try:
+            found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as fault:
+            found, faults = [], [fault]
+        for place in dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found):
+            try:
+                _, link = await self._loop.create_connection(
+                    lambda: Link(self._keep, self._on_dialled_lost), place, port, ssl=self._client_tls,
+                    server_hostname=host if self._client_tls is not None else None,
+                )
+                return link
+            except OSError as fault:
+                faults.append(fault)
+        reason = f"{address}: {'; '.join(dict.fromkeys(fault.strerror or str(fault) for fault in faults))}"
+        refused = all(isinstance(fault, ConnectionRefusedError) for fault in faults)
+        raise BraidError("NODE_UNREACHABLE", node=node, reason=reason, refused=refused)
 
     def _enlist(self, node: str, dialled: _Dialled) -> None:
         if dialled.link.closed:

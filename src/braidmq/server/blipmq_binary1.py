@@ -229,11 +229,11 @@ class Binary1Conversation(OlderConversation):
         wanted = Wanted(blipmq.parse_filter(message.topic), message.qos)
         if not wanted.filter.wild:
             session.authorize(Permission.READ, service.stored(wanted.filter.pattern), "subscribe")
-        if service.knows(wanted.filter):
+        if service.knows(wanted.filter, session.principal):
             self._begin(wanted, correlation)
         else:
             refusal = lambda fault: binary1.encode(Frame(binary1.nack(session.plain_error(fault)), correlation))  # noqa: E731
-            session.run(service.begin(wanted.filter, lambda: self._begin(wanted, correlation)), refusal)
+            session.run(service.begin(wanted.filter, session.principal, lambda: self._begin(wanted, correlation)), refusal)
         return True
 
     def _begin(self, wanted: Wanted, correlation: int) -> None:

@@ -79,7 +79,7 @@ class Durables:
         for text, durable in sorted(known.filters.items(), key=lambda entry: entry[1].topics_from):
             wanted = self._wanted(known.name, text, durable.options)
             if wanted is not None:
-                subscriber.want(wanted, self._resume(subscriber.group, durable.topics_from))
+                subscriber.want(wanted, self._resume(subscriber.group, durable.topics_from), resumes=True)
         if not known.parked_ms:
             # A crash left open since when nobody is connected.
             self._do(self._submit(self._table.park(known.name, now_ms)))
@@ -121,19 +121,23 @@ class Durables:
     async def begin(self, group: str, *, given: bool) -> None:
         known = self._table.get(group.removeprefix(GROUP_PREFIX))
         if known is not None:
-            await self._find_out([self._wanted(known.name, text, kept.options) for text, kept in known.filters.items()], group)
+            await self._service.broker.push.find_out(self._ends_needed(known))
             if known.name not in self._live:
                 self._restore(known)
 
-    async def _find_out(self, filters: Iterable[Wanted | None], group: str = "") -> None:
-        """See to it that it is known where what is to be read ends, on whichever node it is. Where `group` was is known anyway."""
-        found = {topic.id: topic for wanted in filters if wanted is not None for topic in self._service.topics_of(wanted.filter)}
+    def _ends_needed(self, known: DurableSubscriber) -> list[Topic]:
+        """Topics of which has to be known where they end, for a subscriber to go on (`_resume`)."""
+        group = GROUP_PREFIX + known.name
         committed = self._service.broker.groups.committed
-        unknown = [
-            topic for topic in found.values()
-            if not group or any(committed(topic.id, group, number) is None for number in range(topic.partitions))
-        ]  # fmt: skip
-        await self._service.broker.push.find_out(unknown)
+        needed: dict[int, Topic] = {}
+        for text, durable in known.filters.items():
+            wanted = self._wanted(known.name, text, durable.options)
+            for topic in [] if wanted is None else self._service.topics_of(wanted.filter):
+                if topic.id < durable.topics_from and any(
+                    committed(topic.id, group, number) is None for number in range(topic.partitions)
+                ):
+                    needed[topic.id] = topic
+        return list(needed.values())
 
     def end(self, group: str) -> None:
         subscriber = self._live.pop(group.removeprefix(GROUP_PREFIX), None)
@@ -204,17 +208,25 @@ class Durables:
         async with self._lock(name):
             self._check_owner(name, session)
             await self._serving.take(GROUP_PREFIX + name)
-            if wanted.qos and client_id:
-                options = {_FILTER: wanted.content.text} if wanted.content is not None else {}
-                if wanted.accepts:
-                    options[_ACCEPTS] = ",".join(sorted(wanted.accepts))
-                owner = _ANYBODY if shared else session.credential
-                topics_from = self._service.broker.topics.next_id
-                key = client_id if shared else wanted.text
-                await self._submit(self._table.subscribe(name, owner, key, topics_from, options, round(expiry_s * 1000)))
-            elif self._table.get(name) is not None:
-                await self._submit(self._table.park(name, 0))
-            await self._find_out([wanted])
+            key = client_id if shared else wanted.text
+            before = self._table.get(name)
+            is_new = before is None or key not in before.filters
+            try:
+                await self._service.find_out(wanted.filter, session.principal, self._live.get(name))
+                if wanted.qos and client_id:
+                    options = {_FILTER: wanted.content.text} if wanted.content is not None else {}
+                    if wanted.accepts:
+                        options[_ACCEPTS] = ",".join(sorted(wanted.accepts))
+                    owner = _ANYBODY if shared else session.credential
+                    topics_from = self._service.broker.topics.next_id
+                    await self._submit(self._table.subscribe(name, owner, key, topics_from, options, round(expiry_s * 1000)))
+                elif before is not None:
+                    await self._submit(self._table.park(name, 0))
+                # It may have taken so long that it is not known any more.
+                await self._service.find_out(wanted.filter, session.principal, self._live.get(name))
+            except BraidError:
+                await self._refused(name, key if is_new else "")
+                raise
             subscriber = self._live.get(name) or self._adopt(name, session)
             self._cancel_expiry(name)
             if session.gone:
@@ -222,7 +234,7 @@ class Durables:
                     self._park(subscriber)
                 return subscriber
             subscriber.hold(session)
-            before = subscriber.filters.get(wanted.text)
+            older = subscriber.filters.get(wanted.text)
             try:
                 self._attach(subscriber, session, wanted.qos)
                 subscriber.want(wanted, self._service.from_now)
@@ -232,11 +244,23 @@ class Durables:
                 # What it had before goes on.
                 subscriber.open(session)
                 raise
-            if before is not None and before.qos and not wanted.qos:
+            if older is not None and older.qos and not wanted.qos:
                 # It was durable and is not any more.
                 subscriber = await self._forget_filter(subscriber, wanted.text, self._service.topics_of(wanted.filter), session)
                 subscriber.hold(session)
             return subscriber
+
+    async def _refused(self, name: str, key: str) -> None:
+        """A filter is not served: nothing of it outlives this, and whoever was there before goes on as it was."""
+        known = self._table.get(name)
+        if known is not None and key in known.filters:
+            await self._submit(self._table.unsubscribe(name, key))
+        subscriber = self._live.get(name)
+        if self._table.get(name) is None:
+            if subscriber is None:
+                self._serving.release(GROUP_PREFIX + name)
+        elif subscriber is not None and not subscriber.sessions:
+            self._park(subscriber)
 
     def _check_owner(self, name: str, session: BlipMQSession) -> None:
         known = self._table.get(name)

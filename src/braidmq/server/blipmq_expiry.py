@@ -77,7 +77,8 @@ class Expiry:
         """A queue reads a partition from `position` on."""
         watch = self._watches.get(feed)
         if watch is None:
-            watch = self._watches[feed] = _Watch(self, feed, feed.tail)
+            # Of what another node has, the end may not be known yet.
+            watch = self._watches[feed] = _Watch(self, feed, max(feed.tail, position))
             feed.attach(watch)
         if position < watch.covered_from:
             # Of what is there already, some may have expired while nobody looked.

@@ -333,8 +333,9 @@ class FlatConversation:
             if expiry_s is not None:
                 kept_s = _number(blipmq.META_DURABLE_EXPIRY, expiry_s, 1, _EXPIRY_S_MAX)
             return self._start(lambda: self._subscribe_durably(wanted, client_id, kept_s, ack), envelope)
-        if not service.knows(wanted.filter):
-            return self._start(lambda: service.begin(wanted.filter, lambda: self._begin(name, wanted, ack)), envelope)
+        if not service.knows(wanted.filter, session.principal):
+            begin = lambda: self._begin(name, wanted, ack)  # noqa: E731
+            return self._start(lambda: service.begin(wanted.filter, session.principal, begin), envelope)
         self._begin(name, wanted, ack)
         return True
 

@@ -133,10 +133,10 @@ class LegacyConversation(OlderConversation):
         wanted = Wanted(blipmq.parse_filter(command.topic), blipmq.AT_MOST_ONCE)
         if not wanted.filter.wild:
             session.authorize(Permission.READ, self.service.stored(wanted.filter.pattern), "subscribe")
-        if self.service.knows(wanted.filter):
+        if self.service.knows(wanted.filter, session.principal):
             self._begin(command, wanted)
         else:
-            session.run(self.service.begin(wanted.filter, lambda: self._begin(command, wanted)))
+            session.run(self.service.begin(wanted.filter, session.principal, lambda: self._begin(command, wanted)))
         return True
 
     def _begin(self, command: Command, wanted: Wanted) -> None:

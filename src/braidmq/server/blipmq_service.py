@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Coroutine
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from braidmq.base import limits
 from braidmq.base.config_settings import Config
-from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.names import INTERNAL_PREFIX
 from braidmq.broker.push import Feed, Overflow
@@ -57,7 +56,7 @@ class BlipMQService:
         """Of subscriptions that are polled."""
         self.takes_runs = config.blipmq_dedup_window_ms == 0 and config.blipmq_default_ttl_ms == 0
         """Whether the parser may take messages: it neither looks for repeated ones nor gives them a time to live."""
-        self._finding: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._forms: dict[tuple[int, frozenset[str], bool], Form] = {}
         self.expiry = Expiry(self)
         self.letters = Letters(self)
@@ -86,6 +85,8 @@ class BlipMQService:
         """A port is closed."""
         self._ports -= 1
         if self._ports == 0:
+            for task in self._tasks:
+                task.cancel()
             await self.federation.stop()
             await self.expiry.stop()
             await self.letters.stop()
@@ -116,29 +117,32 @@ class BlipMQService:
         ]
         return sorted(matching, key=lambda topic: topic.id)
 
-    def knows(self, wanted: TopicFilter) -> bool:
-        """Whether it is known where all that a filter matches ends."""
-        return self.broker.peers is None or self.broker.push.knows(self.topics_of(wanted))
+    def knows(self, wanted: TopicFilter, principal: Principal) -> bool:
+        """Whether it is known where all ends that a filter brings."""
+        return self.broker.peers is None or self.broker.push.knows(self._ends_needed(wanted, principal))
 
-    def when_known(self, topics: Collection[Topic], action: Callable[[], object]) -> None:
-        """Do something as soon as it is known where some topics end: now, or in a moment."""
-        if self.broker.push.knows(topics):
-            action()
-            return
-        task = asyncio.get_running_loop().create_task(self._when_known(topics, action))
-        self._finding.add(task)
-        task.add_done_callback(self._finding.discard)
+    async def find_out(self, wanted: TopicFilter, principal: Principal, subscriber: Subscriber | None = None) -> None:
+        """See to it that it is known where all ends that a filter brings to a subscriber, on whichever node it is."""
+        if self.broker.peers is not None:
+            await self.broker.push.find_out(self._ends_needed(wanted, principal, subscriber))
 
-    async def _when_known(self, topics: Collection[Topic], action: Callable[[], object]) -> None:
-        try:
-            await self.broker.push.find_out(topics)
-            action()
-        except BraidError as fault:
-            self.logger.error("a subscriber does not get what it may read now: %s", fault)
+    def _ends_needed(self, wanted: TopicFilter, principal: Principal, subscriber: Subscriber | None = None) -> list[Topic]:
+        """Topics that begin at their end (`from_now`): those that may be read and are not read yet."""
+        return [
+            topic for topic in self.topics_of(wanted)
+            if not self.holds_letters(topic) and self.may(principal, Permission.READ, topic.name)
+            and (subscriber is None or not subscriber.reads(topic))
+        ]  # fmt: skip
 
-    async def begin(self, wanted: TopicFilter, action: Callable[[], object]) -> list[bytes]:
-        """Find out where what a filter matches ends, on whichever node it is, and begin to read it; answers nothing itself."""
-        await self.broker.push.find_out(self.topics_of(wanted))
+    def beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that nobody waits for, while there is a port."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def begin(self, wanted: TopicFilter, principal: Principal, action: Callable[[], object]) -> list[bytes]:
+        """Find out where what a filter matches ends, and begin to read it; answers nothing itself."""
+        await self.find_out(wanted, principal)
         action()
         return []
 

@@ -11,9 +11,10 @@ one queue that several connections take from in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 Start = Callable[[Feed], int]
 """Where to begin to read a partition."""
+
+_AGAIN_S: Final = 1.0
+"""Pause before it is asked again where a topic ends that nobody leads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class Subscriber:
         """Connections that get nothing until an Ack is out."""
         self._rights = -1
         """The version of all rights when they were last looked at."""
+        self._beginning: set[int] = set()
+        """Topics that may be read, and begin as soon as it is known where they end."""
 
     @property
     def owed(self) -> bool:
@@ -87,8 +93,9 @@ class Subscriber:
 
     # --- filters
 
-    def want(self, wanted: Wanted, start: Start) -> None:
-        """Add a filter, or replace the one with the same text. Topics that are new begin at `start`."""
+    def want(self, wanted: Wanted, start: Start, *, resumes: bool = False) -> None:
+        """Add a filter, or replace the one with the same text. Topics that are new begin at `start`; if that `resumes`, it does not
+        matter where they end, and otherwise they wait until that is known."""
         known = self.filters.get(wanted.text)
         if known is None and len(self.filters) >= limits.SUBSCRIBER_FILTERS_MAX:
             raise BraidError("SUBSCRIBER_LIMIT", what="filters of a subscriber", limit=limits.SUBSCRIBER_FILTERS_MAX)
@@ -99,7 +106,10 @@ class Subscriber:
             for outlet in self._outlets_of(session):
                 outlet.accept(self.accepts)
         for topic in self._service.topics_of(wanted.filter):
-            self._place(topic, start)
+            if resumes:
+                self._place(topic, start)
+            else:
+                self._begin(topic, start)
 
     def unwant(self, text: str) -> list[Topic] | None:
         """Take a filter away; the topics that left the queue with it, or None when there was no such filter."""
@@ -190,6 +200,9 @@ class Subscriber:
                 return subscription.settled(feed)
         return feed.tail
 
+    def reads(self, topic: Topic) -> bool:
+        return topic.id in self._placed
+
     def is_queued(self, feed: Feed) -> bool:
         """Whether the queue serves a partition."""
         return self.queue is not None and feed in self.queue.cursors
@@ -197,14 +210,41 @@ class Subscriber:
     def check_rights(self) -> None:
         """Rights may have changed: begin what may be read by now, and end what may not."""
         version = self._service.broker.security.authorizer.version
-        if version != self._rights:
-            self._rights = version
-            topics = {topic.id: topic for wanted in self.filters.values() for topic in self._service.topics_of(wanted.filter)}
-            self._service.when_known(topics.values(), lambda: self._place_all(topics.values()))
+        if version == self._rights:
+            return
+        self._rights = version
+        topics = {topic.id: topic for wanted in self.filters.values() for topic in self._service.topics_of(wanted.filter)}
+        # What may not be read any more ends first, and waits for nothing.
+        for topic in topics.values():
+            if topic.id in self._placed and not self._matching(topic):
+                self._place(topic, self._service.from_now)
+        for topic in topics.values():
+            if topic.id not in self._placed:
+                self._begin(topic, self._service.from_now)
 
-    def _place_all(self, topics: Iterable[Topic]) -> None:
-        for topic in topics:
-            self._place(topic, self._service.from_now)
+    def _begin(self, topic: Topic, start: Start) -> None:
+        """Let a topic be served if it matches, as soon as it is known where it ends: now, or in a moment."""
+        service = self._service
+        needed = topic.id not in self._placed and not service.holds_letters(topic) and not service.broker.push.knows([topic])
+        if not needed or not self._matching(topic):
+            self._place(topic, start)
+        elif topic.id not in self._beginning:
+            self._beginning.add(topic.id)
+            service.beside(self._begin_later(topic))
+
+    async def _begin_later(self, topic: Topic) -> None:
+        try:
+            # It may have been deleted, and may not be wanted or not be readable any more.
+            while self._matching(topic) and self._service.broker.topics.by_id(topic.id) is not None:
+                try:
+                    await self._service.broker.push.find_out([topic])
+                    self._place(topic, self._service.from_now)
+                    return
+                except BraidError as fault:
+                    self._service.logger.warning("%s does not get %s yet: %s", self.name or "a subscriber", topic.name, fault)
+                await asyncio.sleep(_AGAIN_S)
+        finally:
+            self._beginning.discard(topic.id)
 
     # --- connections
 
@@ -219,6 +259,8 @@ class Subscriber:
             if topic is not None and target is self.queue:
                 self._join(topic, session)
         if self._service.guarded:
+            # While nobody was connected, nobody's rights counted.
+            self._rights = -1
             self.check_rights()
 
     def _connect(self, session: BlipMQSession, queue: Queue) -> None:

@@ -1,8 +1,8 @@
 """A partition of which this node has no replica, as whoever is pushed from it sees it: a log that lies on another node.
 
-It knows where the partition begins and ends, tells when the end moves, and reads whole batches, like a `PartitionLog`. One question
-waits at the leader for the end to move, and brings what came along. Everything else is fetched when somebody reads there: it is
-`Elsewhere` at first, as what is not in memory is `Cold`, and is there when it was brought.
+It knows where the partition begins and ends, tells when the end moves, and reads whole batches, like a `PartitionLog`. A question
+waits at the leader for the end to move, and brings what came along (`distant_reads.py`). Everything else is fetched when somebody
+reads there: it is `Elsewhere` at first, as what is not in memory is `Cold`, and is there when it was brought.
 
     the leader is gone     whoever leads next is asked; readers wait, and nothing is passed over
     it was moved here      as soon as this node's own replica has as much, that one is read (`home`)
@@ -23,12 +23,11 @@ from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.broker.peers import Elsewhere, PartitionReading, Peers
 from braidmq.broker.push.chunk import may_expire
+from braidmq.broker.push.distant_reads import DistantReads
 from braidmq.broker.topics import Topic
 from braidmq.log.partition import PartitionLog
 from braidmq.log.partition_reads import Batches
 
-_WAIT_S: Final = 10.0
-"""How long a leader may hold the question back; then it is asked again, in case another one leads."""
 _AGAIN_S_FIRST: Final = 0.005
 _AGAIN_S_MAX: Final = 0.2
 """Pause before a leader that did not answer is asked again; it doubles."""
@@ -53,20 +52,25 @@ class _Piece:
 
 class DistantLog:
     def __init__(
-        self, peers: Peers, topic: Topic, partition: int, steady_ms: Callable[[], int], lives: Callable[[], bool],
-        home: Callable[[DistantLog], bool],
+        self, peers: Peers, reads: DistantReads, topic: Topic, partition: int, steady_ms: Callable[[], int],
+        lives: Callable[[], bool], home: Callable[[DistantLog], bool],
     ) -> None:
         """`lives` says whether the topic is still there; `home` is asked now and then to use this node's replica, if it has one."""
         self.topic = topic.name
         self.partition = partition
+        self.place = (topic.id, partition)
         self.log_start = 0
         self.high_watermark = 0
         self.newest_written_s = 0.0
         """Of another node's clock nothing is known."""
         self.removed = False
-        self.known = asyncio.Event()
-        """Set when a leader has said where it begins and ends."""
+        self.closed = False
+        self.known = False
+        """Whether a leader has said where it begins and ends."""
+        self.told = asyncio.Event()
+        """Set when that is so, or never will be: it was deleted, or nobody reads it any more."""
         self._peers = peers
+        self._reads = reads
         self._topic = topic
         self._steady_ms = steady_ms
         self._lives = lives
@@ -79,10 +83,11 @@ class DistantLog:
         self._following.add_done_callback(_ended)
 
     def close(self) -> None:
+        self.closed = True
         self._following.cancel()
-        self._pieces.clear()
-        # Whoever waits has to look for another one.
-        self.known.set()
+        for key in list(self._pieces):
+            self._drop(key)
+        self.told.set()
 
     async def ended(self) -> None:
         """Wait until nobody is asked any more."""
@@ -105,34 +110,43 @@ class DistantLog:
         while not self._home(self):
             if not self._lives():
                 self.removed = True
+                self.told.set()
                 self._tell()
                 return
-            wait_s = _WAIT_S if self.known.is_set() else 0.0
             try:
-                said = await self._ask(self.high_watermark, self._ahead_bytes, wait_s, raw=False)
-            except BraidError as error:
-                logger.debug("%s/%d is not read yet: %s", self.topic, self.partition, error)
+                said = None
+                if self.known:
+                    said = await self._reads.come(self._topic, self.partition, self.high_watermark, self._ahead_bytes)
+                if said is None:
+                    # Only where it ends: what cannot be read there is told to whoever comes to it.
+                    said = await self._ask(self.high_watermark, 0, raw=False)
+                self._keep((self.high_watermark, False), said)
+                self._see(said)
+            except Exception as error:
+                # A bug, here or there, is no reason to stand still for ever. It is told once.
+                is_new_bug = not isinstance(error, BraidError) and pause_s == _AGAIN_S_FIRST
+                level = logging.ERROR if is_new_bug else logging.DEBUG
+                logger.log(level, "%s/%d is not read yet: %r", self.topic, self.partition, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _AGAIN_S_MAX)
                 continue
             pause_s = _AGAIN_S_FIRST
-            self._keep((self.high_watermark, False), said)
-            self._see(said)
 
     @property
     def _ahead_bytes(self) -> int:
         """How much of what comes next may come along: nothing while the last of it was not taken."""
         return 0 if any(not piece.taken for piece in self._pieces.values()) else limits.PUSH_CHUNK_BYTES
 
-    async def _ask(self, offset: int, bytes_max: int, wait_s: float, *, raw: bool) -> PartitionReading:
-        return await self._peers.read(self._topic, self.partition, offset, bytes_max, wait_s, raw=raw)
+    async def _ask(self, offset: int, bytes_max: int, *, raw: bool) -> PartitionReading:
+        return await self._peers.read(self._topic, self.partition, offset, bytes_max, 0.0, raw=raw)
 
     def _see(self, said: PartitionReading) -> None:
-        moved = said.high_watermark > self.high_watermark or not self.known.is_set()
+        moved = said.high_watermark > self.high_watermark or not self.known
         # A leader that was just elected may not know yet how far readers saw.
         self.high_watermark = max(self.high_watermark, said.high_watermark)
         self.log_start = max(self.log_start, said.log_start)
-        self.known.set()
+        self.known = True
+        self.told.set()
         if moved:
             self._tell()
 
@@ -162,19 +176,19 @@ class DistantLog:
                 # Whoever took it came by another way.
                 piece.taken = True
                 continue
-            # One that may hold expired records by now is good for whoever asked for it, and for a moment.
+            # One that may hold expired records by now is good for a moment: whoever had it brought comes at once.
             fresh = self._steady_ms() - piece.at_ms < limits.PUSH_CHUNK_EXPIRING_MS_MAX
-            if not piece.taken or not piece.expires or raw or fresh:
+            if not piece.expires or raw or fresh:
                 piece.taken = True
                 return piece.batches
-            del self._pieces[begin]
+            self._drop(begin)
         return Elsewhere(lambda: self._bring(key))
 
     async def _bring(self, key: Key) -> None:
         """Try once to have a piece here."""
         offset, raw = key
         try:
-            said = await self._ask(offset, limits.PUSH_CHUNK_BYTES, 0.0, raw=raw)
+            said = await self._ask(offset, limits.PUSH_CHUNK_BYTES, raw=raw)
         except BraidError as error:
             if error.code in _FOR_GOOD:
                 self._faults[key] = error
@@ -192,11 +206,22 @@ class DistantLog:
         if said.next_offset <= key[0] or not len(said.batches):
             return
         batches = Batches([said.batches], len(said.batches), said.next_offset)
-        self._pieces.pop(key, None)
+        self._drop(key)
         self._pieces[key] = _Piece(batches, self._steady_ms())
+        self._reads.keep(self, key, batches.size)
         size = sum(piece.batches.size for piece in self._pieces.values())
         while size > limits.AWAY_READ_BYTES_MAX and len(self._pieces) > 1:
-            size -= self._pieces.pop(next(iter(self._pieces))).batches.size
+            oldest = next(iter(self._pieces))
+            size -= self._pieces[oldest].batches.size
+            self._drop(oldest)
+
+    def _drop(self, key: Key) -> None:
+        if self._pieces.pop(key, None) is not None:
+            self._reads.drop(self, key)
+
+    def forget(self, key: Key) -> None:
+        """There is no room for a piece any more."""
+        self._pieces.pop(key, None)
 
 
 Source = PartitionLog | DistantLog

@@ -89,7 +89,7 @@ class Feed:
     @property
     def known(self) -> bool:
         """Whether it is known where the partition ends."""
-        return not isinstance(self.log, DistantLog) or self.log.known.is_set()
+        return not isinstance(self.log, DistantLog) or self.log.known
 
     @property
     def seen(self) -> int:

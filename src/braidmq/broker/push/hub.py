@@ -23,6 +23,7 @@ from braidmq.broker.machines import SUBSCRIBERS
 from braidmq.broker.peers import Elsewhere, Peers
 from braidmq.broker.push.chunk import Chunk
 from braidmq.broker.push.distant_log import DistantLog, Source
+from braidmq.broker.push.distant_reads import DistantReads
 from braidmq.broker.push.feed import Feed
 from braidmq.broker.push.positions import Positions
 from braidmq.broker.push.serving import Serving
@@ -95,6 +96,8 @@ class Hub:
         """Whether nobody is woken any more."""
         self._guests: dict[Feed, int] = {}
         """Feeds that somebody is about to read, and how many are."""
+        self.distant: DistantReads | None = None
+        """What is asked of other nodes; None as long as there was nothing."""
         self.positions = Positions(broker)
         """How far those came who go on where they were."""
         self.serving = Serving(broker)
@@ -124,6 +127,8 @@ class Hub:
         for log in followed:
             log.close()
         await asyncio.gather(*(log.ended() for log in followed))
+        if self.distant is not None:
+            await self.distant.stop()
 
     async def _come_to_rest(self) -> None:
         """Wake no reader from now on, and wait for what was begun for one. Whoever is woken reads, and to read may begin
@@ -157,14 +162,18 @@ class Hub:
         def lives() -> bool:
             return self._broker.topics.by_id(topic.id) is not None
 
-        return DistantLog(peers, topic, partition, self.steady_ms, lives, self._come_home)
+        if self.distant is None:
+            self.distant = DistantReads(peers)
+        return DistantLog(peers, self.distant, topic, partition, self.steady_ms, lives, self._come_home)
 
     def _come_home(self, distant: DistantLog) -> bool:
         """Read a partition here from now on, if this node has as much of it as readers saw."""
-        feed = next((feed for feed in self._feeds.values() if feed.log is distant), None)
+        feed = self._feeds.get(distant.place)
         peers = self._broker.peers
         assert peers is not None
-        if feed is None or not peers.holds(feed.topic.id, feed.partition) or self._broker.topics.by_id(feed.topic.id) is None:
+        if feed is None or feed.log is not distant or not peers.holds(*distant.place):
+            return False
+        if self._broker.topics.by_id(feed.topic.id) is None:
             return False
         log = self._broker.log_of(feed.topic, feed.partition)
         if log.removed or log.high_watermark < distant.high_watermark:
@@ -189,7 +198,10 @@ class Hub:
     def tail(self, topic: Topic, partition: int) -> int:
         """Where a partition ends, as far as it is known (`find_out`)."""
         feed = self._feeds.get((topic.id, partition))
-        return self._broker.log_of(topic, partition).high_watermark if feed is None else feed.tail
+        if feed is None:
+            return self._broker.log_of(topic, partition).high_watermark
+        # A log that is gone has no end any more; who reads it goes on where it was, in another one.
+        return feed.seen if feed.log.removed else feed.tail
 
     def knows(self, topics: Iterable[Topic]) -> bool:
         """Whether it is known where all partitions of some topics end. If not, nobody can begin there `from now on`."""
@@ -209,25 +221,36 @@ class Hub:
         feeds = [feed for topic in topics for feed in self.feeds(topic)]
         for feed in feeds:
             feed.attach(_GUEST)
-            # It stays known until whoever asked has come.
-            self._loop.call_later(_GUEST_S, self._guest_leaves, feed)
             self._guests[feed] = self._guests.get(feed, 0) + 1
-        for feed in feeds:
-            await self._until_known(feed)
-
-    async def _until_known(self, feed: Feed) -> None:
-        leaving = self._loop.create_task(self._leaving.wait())
-        deadline_s = self._loop.time() + _FIND_OUT_S
+        stay_s = 0.0
         try:
-            while not feed.known:
-                assert isinstance(feed.log, DistantLog)
-                known = self._loop.create_task(feed.log.known.wait())
+            deadline_s = self._loop.time() + _FIND_OUT_S
+            # While one is waited for, the replica of another one may move away.
+            while not all(feed.known or feed.log.removed for feed in feeds):
+                for feed in feeds:
+                    await self._until_known(feed, deadline_s)
+            # All stay known until whoever asked has come, however long the slowest of them took.
+            stay_s = _GUEST_S
+        finally:
+            for feed in feeds:
+                self._loop.call_later(stay_s, self._guest_leaves, feed)
+
+    async def _until_known(self, feed: Feed, deadline_s: float) -> None:
+        if feed.known:
+            return
+        leaving = self._loop.create_task(self._leaving.wait())
+        try:
+            # It may become another log meanwhile. That of a topic that was deleted has no end that anybody needs.
+            while not feed.known and not feed.log.removed:
+                log = feed.log
+                assert isinstance(log, DistantLog)
+                told = self._loop.create_task(log.told.wait())
                 left_s = max(0.0, deadline_s - self._loop.time())
-                done, _ = await asyncio.wait([known, leaving], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                known.cancel()
+                done, _ = await asyncio.wait([told, leaving], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                told.cancel()
                 if leaving in done:
                     raise BraidError("SHUTTING_DOWN")
-                if not done:
+                if not done or (log.closed and feed.log is log):
                     reason = f"nobody says where {feed.topic.name}/{feed.partition} ends"
                     raise BraidError("NODE_UNREACHABLE", node="that leads it", reason=reason)
         finally:

@@ -234,6 +234,8 @@ class Follower:
             _, place = known
             part.current = said.verdict is Verdict.DATA and part.current
             if part.log.removed or (part.log.log_end, part.epoch) != (place.end, place.epoch):
+                # What the leader has said is not taken in.
+                part.current = False
                 self._again(said.key)
             elif said.verdict is Verdict.FENCED:
                 self._again_later(said.key)

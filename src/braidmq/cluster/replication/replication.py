@@ -378,13 +378,17 @@ class Replication:
 
     async def _altered(self, together: list[LedPartition], isr: tuple[str, ...]) -> None:
         key, before = together[0].key, together[0].state
+        state = None
         try:
             state = await self._alter_isr(key, before, isr)
         except BraidError as error:
             logger.info("the isr of %s stays unknown: %s", key, error)
-            state = None
-        for led in together:
-            led.altering = False
+        except Exception:
+            # A bug of ours is to freeze no isr.
+            logger.exception("the isr of %s stays unknown", key)
+        finally:
+            for led in together:
+                led.altering = False
         led = together[0]
         if self._led.get(key) is not led or led.state != before:
             return
