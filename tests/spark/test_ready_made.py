@@ -335,8 +335,11 @@ def test_the_commands_do_the_same(
         assert status == 0, said.err
         return said.out
 
-    assert f'topics: ["{topic}"]' in braid_pipeline("archive", topic, "--print")
-    braid_pipeline("archive", topic, "--once")
+    for words in (["archive", topic], ["compact", topic, "--to-topic", "x"], ["mirror", topic, "--to", "x:1"]):
+        printed = braid_pipeline(*words, "--print", "--max-records", "7", "--max-bytes", "1MiB")
+        assert f'topics: ["{topic}"]' in printed and "max_records: 7" in printed and 'max_bytes: "1MiB"' in printed
+    braid_pipeline("archive", topic, "--once", "--checkpoint", "here", "--max-records", "1")
+    assert len(list(Path("here", f"archive-{topic}", "commits").glob("[0-9]*"))) == 2, "two batches, where it was told to keep them"
     assert history(topic, spark=spark, options={"servers": braid.address}).count() == 2
     braid_pipeline("mirror", topic, "--to", braid.address, "--prefix", "there.", "--once", "--to-option", "timeout=50s")
     assert client.metadata(f"there.{topic}").records == 2

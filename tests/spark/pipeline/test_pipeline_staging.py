@@ -11,6 +11,7 @@ from pipeline_lab import Lab
 from pyspark.errors import PySparkException
 
 from braidmq import hot
+from braidmq.spark.pipeline import admitting
 from braidmq.spark.pipeline.sinks.staging import write_records
 
 PATIENCE_S = 120.0
@@ -68,8 +69,7 @@ def test_a_batch_that_fails_leaves_nothing_staged(lab: Lab) -> None:
 
         from braidmq.client.sync import connect
 
-        for batch in batches:
-            yield batch
+        yield from batches
         with connect(address) as client:
             while TaskContext.get().partitionId() == 1:
                 if client.stage.status(writer, 0).stages:
@@ -83,3 +83,26 @@ def test_a_batch_that_fails_leaves_nothing_staged(lab: Lab) -> None:
     # Once somebody has published it there is nothing to give up, and nothing to do.
     lab.client.stage.publish(writer, 0, [])
     assert write_records(broken, options, writer, 0) is None
+
+
+@pytest.mark.timeout(300)
+def test_a_first_run_takes_a_backlog_in_pieces_also_of_compressed_records(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a small piece in the place of 256 MiB: a topic of 1 MiB, stored in far less."""
+    packed = lab.topic + "-packed"
+    lab.client.create_topic(packed, 1, {"compression": "gzip"})
+    for topic in (lab.topic, packed):
+        with lab.client.producer() as producer:
+            for number in range(1024):
+                producer.send(topic, b"%06d" % number + b" and the rest is the same in all of them" * 25)
+    assert admitting.default_bytes(lab.client, [lab.topic]) > admitting.BATCH_BYTES / 1.2
+    assert admitting.default_bytes(lab.client, [lab.topic, packed]) < admitting.BATCH_BYTES / 5
+    monkeypatch.setattr(admitting, "BATCH_BYTES", 200_000)
+    progress = lab.once(f"""
+name: <name>
+source: {{topics: [{packed}]}}
+sinks:
+  - topic: {{name: <clean>, value: value}}
+""")
+    assert 4 <= progress.batch <= 12, "about six batches, and one is number 0"
+    assert sorted(record.value[:6] for record in lab.records(lab.clean)) == [b"%06d" % number for number in range(1024)]
+    assert lab.client.group.lag(f"pipeline-{lab.name}", packed)[0].lag == 0
