@@ -136,6 +136,7 @@ def run_show(args: argparse.Namespace) -> int:
         "name": found.name, "owner": found.owner or "-", "state": found.state, "changed": show_time(found.changed_ms),
         "rows": last.get("rows", 0), "rows/s": last.get("rate", 0), "lag": _lag(last),
         "rejected": ", ".join(f"{reason} {count}" for reason, count in last.get("rejected", {}).items()) or "0",
+        "late": last.get("late", 0),
         "written": ", ".join(f"{sink} {count}" for sink, count in last.get("written", {}).items()) or "-",
     }  # fmt: skip
     for name, value in document.items():
