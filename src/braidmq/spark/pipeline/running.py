@@ -59,8 +59,8 @@ class Progress:
     """The last batch that `rejected` and `written` tell of."""
     rejected: dict[str, int] = field(default_factory=dict)
     late: int = 0
-    """Rows that a step left out in this run because they came later than it waits. Of a window at least so many: Spark counts what is
-    left of a batch's rows after adding them up."""
+    """Rows that a step left out in this run because they came later than it waits. Of a window at least so many: Spark counts what
+    is left of a batch's rows after adding them up."""
     written: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> bytes:
