@@ -18,6 +18,7 @@ import pytest
 from pipeline_lab import Lab
 
 from braidmq.base.errors import BraidError
+from braidmq.client.sync import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -218,6 +219,28 @@ def test_topics(lab: Lab) -> None:
     assert "never taken back" in whole.refuses([])
     with pytest.raises(BraidError):
         sink(lab, {"topic": {"name": lab.clean, "key": "kee"}}).write(frame(lab, (3, "d", 1)), batch(2))
+
+
+def test_a_topic_of_another_broker_is_reached_by_its_own_options_and_values_stay_encrypted(lab: Lab) -> None:
+    from braidmq.spark.pipeline.context import Context
+    from braidmq.spark.pipeline.definition import Pipeline
+    from braidmq.spark.pipeline.sinks import make_sink
+
+    def make(connection: dict[str, str], **options: str) -> Sink:
+        there = {"topic": {"name": lab.clean, "value": "id", "servers": lab.broker.address, "options": options}}
+        pipeline = Pipeline(name="p", source={"topics": ["t"]}, sinks=[there])
+        return make_sink(pipeline.sinks[0], Context(pipeline, str(lab.folder), "127.0.0.1:1", connection))
+
+    ours = {"tls": "true", "password": "ours", "encryptionKey": "ab" * 32}
+    assert make(ours).write(frame(lab, (0, "secret", 1)), batch(0)) == 1, "it speaks no TLS, only ours does"
+    assert b"secret" not in b"".join(record.value for record in lab.records(lab.clean))
+    with connect(lab.broker.address, encryption_key="ab" * 32) as client:
+        found = [record.value for part in range(2) for record in client.fetch(lab.clean, part, 0).records]
+    assert found == [b"secret"]
+    with pytest.raises(BraidError):
+        make({}, tls="true", timeout="1s").write(frame(lab, (0, "a", 1)), batch(1))
+    with pytest.raises(BraidError, match="usr"):
+        make({}, usr="x")
 
 
 # --- PostgreSQL, a real one

@@ -43,8 +43,12 @@ class Context:
         return name if "://" in name or name.startswith("/") else str(Path(self.folder) / name)
 
     def options(self, servers: str | None = None) -> dict[str, str]:
-        """What the data source `braid` needs to reach the broker."""
-        return {"servers": servers or self.servers, **({} if servers else self.connection)}
+        """What the data source `braid` needs to reach the broker, or another one. That is not told our password; what we encrypt it
+        gets encrypted.
+        """
+        if servers is None:
+            return {"servers": self.servers, **self.connection}
+        return {"servers": servers, **{name: self.connection[name] for name in ("encryptionKey",) if name in self.connection}}
 
     def client(self) -> Client:
         """A client of the pipeline's broker, to be used in a `with` block."""

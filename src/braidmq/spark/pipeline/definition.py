@@ -195,6 +195,9 @@ class TopicSink(Section):
     headers: str | None = field_of(Text(), "column that becomes the headers, an array of key and value", None)
     latest: bool = field_of(Flag(), "of the rows of a batch with the same `key` only the last", False)
     servers: str | None = field_of(Text(), "another broker [the pipeline's]", None)
+    options: Mapping[str, str] = field_of(
+        Pairs(Text(), 0), "how to reach it: options of the data source; take passwords from the environment as `${NAME}`", {}
+    )
 
 
 @dataclass(frozen=True)
