@@ -59,7 +59,7 @@ def register(commands: Subparsers) -> None:
 
     rm = add_verb(
         group, "rm", "Have the broker forget a pipeline that does not run.", run_rm,
-        "Checkpoint, consumer group, and what it wrote stay. Asks first when run on a terminal.",
+        "Checkpoint, consumer group, and what it wrote stay; retention no longer waits for it. Asks first when run on a terminal.",
     )  # fmt: skip
     _add_name(rm)
     add_removal_options(rm)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from braidmq.base.naming import PIPELINE_GROUP_START
 from braidmq.client.settings import ClientSettings
 from braidmq.client.sync import Client, connect
 from braidmq.spark.pipeline.definition import Pipeline, Source
@@ -34,7 +35,7 @@ class Context:
 
     @property
     def group(self) -> str:
-        return self.source.group or f"pipeline-{self.pipeline.name}"
+        return self.source.group or PIPELINE_GROUP_START + self.pipeline.name
 
     def path(self, name: str) -> str:
         """A path of the definition: beside it, unless it begins somewhere else."""
