@@ -140,6 +140,8 @@ def test_limits_of_what_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(BraidError, match=f"{limits.STAGE_EPOCH_BYTES_MAX} bytes"):
             await stages.stage("w", 0, 9, 1, 0, "out", 0, batch(b"v"))
         with expect("INVALID_ARGUMENT"):
+            await stages.publish("w", 0, [(0, 1, 1), (0, 2, 1)])
+        with expect("INVALID_ARGUMENT"):
             await stages.stage("w" * (limits.STAGE_WRITER_BYTES_MAX + 1), 0, 0, 1, 0, "out", 0, batch(b"v"))
         with expect("INVALID_ARGUMENT"):
             await stages.publish("", 0, [])
@@ -154,6 +156,29 @@ def test_limits_of_what_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
         assert stages.planned("c", "you") == [], "of others it is none of their business"
 
     run_broker(script)
+
+
+def test_what_dead_attempts_staged_does_not_count_against_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(batch(b"v"))
+    monkeypatch.setattr(limits, "STAGE_EPOCH_BYTES_MAX", 3 * size)
+    disk = FaultyDisk()
+
+    async def script(broker: Broker) -> None:
+        for attempt in range(5):
+            # Each attempt of a driver that is killed again and again stages two batches in one task and one in another.
+            for task, sequence in ((0, 0), (0, 1), (1, 0)):
+                await broker.stages.stage("w", 0, task, attempt, sequence, "out", 0, batch(b"%d" % attempt))
+        with pytest.raises(BraidError, match=f"{limits.STAGE_EPOCH_BYTES_MAX} bytes"):
+            await broker.stages.stage("w", 0, 1, 4, 1, "out", 0, batch(b"v"))
+
+    async def after_a_restart(broker: Broker) -> None:
+        with pytest.raises(BraidError, match=f"{limits.STAGE_EPOCH_BYTES_MAX} bytes"):
+            await broker.stages.stage("w", 0, 2, 4, 0, "out", 0, batch(b"v"))
+        await broker.stages.publish("w", 0, [(0, 4, 2), (1, 4, 1)])
+        assert all_values(broker, "out") == [b"4"] * 3
+
+    run_broker(script, disk)
+    run_broker(after_a_restart, disk)
 
 
 def test_publishing_twice_at_once_happens_once() -> None:

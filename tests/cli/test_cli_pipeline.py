@@ -82,9 +82,15 @@ def test_state_over_a_kill(start_broker: StartBroker, capsys: pytest.CaptureFixt
     assert "failed" in shown and "a bad row" in shown and "name: orders" in shown and "schema 2" in shown
     assert braid("show", "orders", "-o", "json", *at) == Exit.OK
     assert json.loads(capsys.readouterr().out)["runs"][0]["outcome"] == "failed"
-    assert braid("rm", "orders", "--dry-run", *at) == Exit.OK
-    assert braid("stop", "orders", *at) == Exit.OK
-    assert braid("rm", "orders", *at) == Exit.OK
+    with connect(broker.address) as client:
+        client.create_topic("held", 1, {"retention_hold": "other,pipeline-orders"})
+        client.create_topic("alone", 1, {"retention_hold": "pipeline-orders"})
+        assert braid("rm", "orders", "--dry-run", *at) == Exit.OK
+        assert braid("stop", "orders", *at) == Exit.OK
+        assert client.topic_config("held")["retention_hold"] == "other,pipeline-orders"
+        assert braid("rm", "orders", *at) == Exit.OK
+        assert client.topic_config("held")["retention_hold"] == "other", "retention waits for the other one alone"
+        assert "retention_hold" not in client.topic_config("alone")
     assert braid("show", "orders", *at) == Exit.NOT_FOUND
 
 

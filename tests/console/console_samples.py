@@ -86,7 +86,7 @@ async def _fill(broker: Broker, auth: bool) -> None:
     for batch in range(5):
         report = {
             "state": "running", "batch": batch, "rows": 1000 * batch, "rate": 480.5, "batch_ms": 900, "lag": 40 - batch,
-            "lag_ms": 1200, "rejected": {"has_customer": 2}, "written": {"orders.clean": 998},
+            "lag_ms": 1200, "late": 3, "rejected": {"has_customer": 2}, "written": {"orders.clean": 998},
         }  # fmt: skip
         await broker.pipelines.report("enrich", run.number, json.dumps(report).encode(), [("warning", "2 rows were rejected")])
     transaction = await broker.transactions.begin(object(), name="import")

@@ -224,7 +224,8 @@ def test_a_form_has_its_limits(admin: WebClient) -> None:
 
 def test_a_pipeline_is_drawn_and_steered(admin: WebClient, reader: WebClient) -> None:
     shown = admin.get("/console/pipelines/enrich").body.decode()
-    assert shown.count("<rect") == 6 and 'href="/console/topics/orders.clean"' in shown and "has_customer 2" in shown
+    assert shown.count("<rect") == 6 and 'href="/console/topics/orders.clean"' in shown
+    assert "has_customer 2" in shown and "Too late" in shown
     token = csrf_of(admin.get("/console/pipelines/enrich"))
     for desired, button in (("pause", "Resume"), ("run", "Pause")):
         answer = admin.post("/console/pipelines/enrich/steer", f"desired={desired}&csrf={token}".encode(), Content_Type=FORM)

@@ -3,6 +3,7 @@
     before-commit FILE   the driver's commit dies before it asked the broker for anything
     after-commit FILE    the driver's commit dies after the broker has published, before Spark has written it down
     task FILE            a task dies after it has staged something
+    hold-commit FILE     the driver's commit waits before it asks the broker for anything, for as long as the file is there
     kill-jvm FILE        as after-commit, but the whole driver is killed, as by the power button
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -56,6 +58,10 @@ class FailingWriter(StreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if self._happens("before-commit"):
             raise Accident("the driver dies before the commit")
+        if self._happens("hold-commit"):
+            while os.path.exists(self.file):
+                time.sleep(0.05)
+            raise Accident("the driver should be dead by now")
         super().commit(messages, batchId)
         if self._happens("after-commit"):
             raise Accident("the driver dies after the commit")

@@ -339,8 +339,13 @@ def test_the_commands_do_the_same(
         assert main(["pipeline", *words, "--server", braid.address]) != 0
         assert "PIPELINE_CHECKPOINT_GONE" in capsys.readouterr().err
 
-    assert f'topics: ["{topic}"]' in braid_pipeline("archive", topic, "--print")
-    braid_pipeline("archive", topic, "--once")
+    for words in (["archive", topic], ["compact", topic, "--to-topic", "x"], ["mirror", topic, "--to", "x:1"]):
+        printed = braid_pipeline(*words, "--print", "--max-records", "7", "--max-bytes", "1MiB", "--checkpoint", "here")
+        assert f'topics: ["{topic}"]' in printed and "max_records: 7" in printed and 'max_bytes: "1MiB"' in printed
+        assert 'checkpoint: "here"' in printed
+    braid_pipeline("archive", topic, "--once", "--max-records", "1")
+    kept = Path("archive", topic, "_checkpoint", f"archive-{topic}", "commits")
+    assert len(list(kept.glob("[0-9]*"))) == 2, "two batches, in the folder of the table"
     assert history(topic, spark=spark, options={"servers": braid.address}).count() == 2
     # Where it is belongs to the table, from wherever it is started. Another table would be another archive.
     archive = str(tmp_path / "archive" / topic)

@@ -1,6 +1,7 @@
 """Rows into topics: whatever dies, every row of the source is in the sink once, and the group is at the end.
 
-A driver that is killed between the publication and Spark's log: `pipeline/test_pipeline_command.py`, where one dies anyway.
+A driver that is killed: between the publication and Spark's log in `pipeline/test_pipeline_command.py`, where one dies anyway, and
+between staging and publication in `pipeline/test_pipeline_killed.py`.
 """
 
 from __future__ import annotations

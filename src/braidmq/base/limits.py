@@ -257,7 +257,8 @@ TRANSACTIONAL_IDS_REMEMBERED: Final = 10_000
 TRANSACTIONS_REMEMBERED: Final = 10_000
 """Ended transactions whose outcome can still be told."""
 STAGE_EPOCH_BYTES_MAX: Final = 1 * GIB
-"""Bytes that a writer stages for one epoch: publishing writes all of them in one turn, so that readers see them at one moment."""
+"""Bytes that a writer stages for one epoch, of each task its largest attempt: publishing writes all of them in one turn, so that
+readers see them at one moment."""
 STAGES_BYTES_MAX: Final = 16 * GIB
 """Staged bytes of all writers; those of one that does not come back stay until `stage_timeout_s`."""
 STAGE_BATCHES_MAX: Final = 100_000

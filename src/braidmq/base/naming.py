@@ -7,6 +7,8 @@ from typing import Final
 
 PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A pipeline's name is also part of a path and of a group's name."""
+PIPELINE_GROUP_START: Final = "pipeline-"
+"""How the group of a pipeline begins that names none; the name of the pipeline follows."""
 
 DEAD_LETTER_ENDING: Final = ".dlq"
 """What the topic of a topic's dead letters is called: its name, and this behind it."""

@@ -34,6 +34,7 @@ class Attempt:
     """What one attempt of a task has staged: for each batch that came, its number and rows."""
 
     batches: list[tuple[int, list[StageRow]]] = field(default_factory=list)
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -45,6 +46,15 @@ class Epoch:
     """By task and attempt."""
     size: int = 0
     batches: int = 0
+    largest: dict[int, int] = field(default_factory=dict)
+    """By task, the bytes of its largest attempt."""
+    countable: int = 0
+    """Bytes of the largest attempts: of each task one is published, and the others are what dead ones left."""
+
+    def size_with(self, task: int, attempt: int) -> int:
+        """Most bytes that can be published when this attempt is the one of its task."""
+        known = self.attempts.get((task, attempt))
+        return self.countable - self.largest.get(task, 0) + (0 if known is None else known.size)
 
     def rows(self, chosen: Collection[tuple[int, int]] | None = None) -> Iterator[StageRow]:
         """Of all attempts, or of some by task and attempt."""
@@ -93,6 +103,10 @@ class StageTable:
         found.touched_ms = now_ms
         size = sum(row.size for row in added)
         found.size += size
+        stage.size += size
+        largest = max(found.largest.get(task, 0), stage.size)
+        found.countable += largest - found.largest.get(task, 0)
+        found.largest[task] = largest
         found.batches += 1
         self.size += size
         return True

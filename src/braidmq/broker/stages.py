@@ -134,7 +134,7 @@ class Stages:
             raise BraidError("STAGE_NOT_FOUND", writer=writer, epoch=epoch, task=task, found=staged, wanted=sequence)
         if found is not None and found.batches >= limits.STAGE_BATCHES_MAX:
             raise BraidError("STAGE_LIMIT", what=f"epoch {epoch} of {writer}", limit=limits.STAGE_BATCHES_MAX, things="batches")
-        if (0 if found is None else found.size) + size > limits.STAGE_EPOCH_BYTES_MAX:
+        if (0 if found is None else found.size_with(task, attempt)) + size > limits.STAGE_EPOCH_BYTES_MAX:
             raise BraidError("STAGE_LIMIT", what=f"epoch {epoch} of {writer}", limit=limits.STAGE_EPOCH_BYTES_MAX, things="bytes")
         if table.size + size > limits.STAGES_BYTES_MAX:
             raise BraidError("STAGE_LIMIT", what="the broker", limit=limits.STAGES_BYTES_MAX, things="staged bytes")
@@ -151,6 +151,9 @@ class Stages:
         check_writer(writer, epoch)
         work, table = self._broker.work, self._table
         if not table.is_published(writer, epoch):
+            if len({task for task, _, _ in tasks}) != len(tasks):
+                # The limit of an epoch counts one of them, because one is all that a task needs.
+                raise BraidError("INVALID_ARGUMENT", reason="of each task one attempt counts, and here is one that has two")
             self._check_topics(writer, epoch, tasks)
             rows = self._offset_rows(group, offsets)
             number = await work.number()

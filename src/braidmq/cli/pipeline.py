@@ -59,7 +59,7 @@ def register(commands: Subparsers) -> None:
 
     rm = add_verb(
         group, "rm", "Have the broker forget a pipeline that does not run.", run_rm,
-        "Checkpoint, consumer group, and what it wrote stay. Asks first when run on a terminal.",
+        "Checkpoint, consumer group, and what it wrote stay; retention no longer waits for it. Asks first when run on a terminal.",
     )  # fmt: skip
     _add_name(rm)
     add_removal_options(rm)
@@ -136,6 +136,7 @@ def run_show(args: argparse.Namespace) -> int:
         "name": found.name, "owner": found.owner or "-", "state": found.state, "changed": show_time(found.changed_ms),
         "rows": last.get("rows", 0), "rows/s": last.get("rate", 0), "lag": _lag(last),
         "rejected": ", ".join(f"{reason} {count}" for reason, count in last.get("rejected", {}).items()) or "0",
+        "late": last.get("late", 0),
         "written": ", ".join(f"{sink} {count}" for sink, count in last.get("written", {}).items()) or "-",
     }  # fmt: skip
     for name, value in document.items():

@@ -292,7 +292,8 @@ def run_definition(args: argparse.Namespace, reading: Reading, client: Client | 
         for number, handler in previous.items():
             signal.signal(number, handler)
     progress = run.progress
-    note(f"{outcome}: {progress.rows} rows, {sum(progress.rejected.values())} rejected")
+    late = f", {progress.late} too late" if progress.late else ""
+    note(f"{outcome}: {progress.rows} rows, {sum(progress.rejected.values())} rejected{late}")
     return Exit.OK
 
 
@@ -358,7 +359,7 @@ class _Screen:
         lag = "-" if progress.lag is None else str(progress.lag)
         line = (
             f"{progress.state}  batch {max(progress.batch, 0)}  {progress.rows:,} rows  {progress.rate:,.0f} rows/s  lag {lag}  "
-            f"rejected {rejected}"
+            f"rejected {rejected}{f'  late {progress.late}' if progress.late else ''}"
         )
         if self._terminal:
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

@@ -80,6 +80,10 @@ def _add_trigger(parser: argparse.ArgumentParser) -> None:
     add_fresh_option(parser)
     parser.add_argument("--once", action="store_true", help="take what is there, then end")
     parser.add_argument("--every", metavar="DURATION", help="at most one batch in this time, as `10 seconds`")
+    parser.add_argument("--max-records", type=int, metavar="N", help="most records of a batch")
+    parser.add_argument(
+        "--max-bytes", metavar="SIZE", help="about how many stored bytes a batch reads [what is about 256MiB when it is read]"
+    )
     _add_spark(parser)
 
 
@@ -97,7 +101,7 @@ def run_archive(args: argparse.Namespace) -> int:
     from braidmq.spark.products.archive import archive_definition
 
     text = archive_definition(
-        args.topic, args.table, checkpoint=args.checkpoint, every=args.every, compact_every=args.compact_every
+        args.topic, args.table, checkpoint=args.checkpoint, compact_every=args.compact_every, **_when_and_how_much(args)
     )
     return _run_pipeline(args, text, [args.topic], {})
 
@@ -106,7 +110,7 @@ def run_compact(args: argparse.Namespace) -> int:
     from braidmq.spark.products.compact import compact_definition
 
     text = compact_definition(
-        args.topic, table=args.table, to_topic=args.to_topic, checkpoint=args.checkpoint, every=args.every
+        args.topic, table=args.table, to_topic=args.to_topic, checkpoint=args.checkpoint, **_when_and_how_much(args)
     )
     return _run_pipeline(args, text, [args.topic], {})
 
@@ -121,9 +125,13 @@ def run_mirror(args: argparse.Namespace) -> int:
             raise BraidError("INVALID_ARGUMENT", reason=f"--to-option {each!r} is not KEY=VALUE")
         options[key] = value
     text, variables = mirror_definition(
-        args.topics, args.to, prefix=args.prefix, options=options, checkpoint=args.checkpoint, every=args.every
+        args.topics, args.to, prefix=args.prefix, options=options, checkpoint=args.checkpoint, **_when_and_how_much(args)
     )
     return _run_pipeline(args, text, args.topics, variables)
+
+
+def _when_and_how_much(args: argparse.Namespace) -> dict[str, Any]:
+    return {"every": args.every, "max_records": args.max_records, "max_bytes": args.max_bytes}
 
 
 def _run_pipeline(args: argparse.Namespace, text: str, topics: Sequence[str], variables: Mapping[str, str]) -> int:

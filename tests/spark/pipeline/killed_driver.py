@@ -1,7 +1,7 @@
-"""`braid pipeline run`, and beside it in the same Spark a query that kills all of it once it has published a batch.
+"""`braid pipeline run`, and beside it in the same Spark a query with an accident that ends all of it.
 
-Words: a file that says when the query begins, broker, source, sink, checkpoint, a file that remembers the accident; then those of
-`braid pipeline run`.
+Words: the accident (`failing_source.py`), a file that says when the query begins, broker, source, sink, checkpoint, a file that
+remembers the accident; then those of `braid pipeline run`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Broker:
         self.address = address
 
 
-def die(begin: str, server: str, source: str, sink: str, checkpoint: str, happened: str) -> None:
+def die(accident: str, begin: str, server: str, source: str, sink: str, checkpoint: str, happened: str) -> None:
     from pyspark.sql import SparkSession
 
     while not Path(begin).exists():
@@ -30,9 +30,9 @@ def die(begin: str, server: str, source: str, sink: str, checkpoint: str, happen
     # A session belongs to the threads that have used it, and Spark looks for registered sources in the session of the thread.
     spark.createDataFrame([], "n int")
     register_failing(spark)
-    copy(spark, Broker(server), source, sink, checkpoint, f"kill-jvm {happened}").awaitTermination()
+    copy(spark, Broker(server), source, sink, checkpoint, f"{accident} {happened}").awaitTermination()
 
 
 if __name__ == "__main__":
-    threading.Thread(target=die, args=sys.argv[1:7], daemon=True).start()
-    sys.exit(main(["pipeline", "run", *sys.argv[7:]]))
+    threading.Thread(target=die, args=sys.argv[1:8], daemon=True).start()
+    sys.exit(main(["pipeline", "run", *sys.argv[8:]]))

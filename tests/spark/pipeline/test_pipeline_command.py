@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from copying import assert_each_once, copy, fill, values_of
+from driver_command import DriverCommand
 from running_broker import RunningBroker
 
 from braidmq.client.sync import Client, connect
@@ -25,16 +22,6 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[3] / "docs/pipelines.md"
 PATIENCE_S = 400.0
-CONFIG = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
-    "spark.log.level": "ERROR",
-}
 SCHEMA = {
     "type": "object",
     "properties": {"amount": {"type": "number"}, **{name: {"type": "string"} for name in ("order_id", "customer", "email")}},
@@ -53,34 +40,6 @@ def until(condition: Callable[[], Any], what: str, doer: threading.Thread | None
         assert going, f"waited for {what} in vain"
         assert time.monotonic() < deadline, f"waited for {what}"
         time.sleep(0.2)
-
-
-class Command:
-    """`braid pipeline run` in a process of its own, with a query beside it that will kill it (`killed_driver.py`)."""
-
-    def __init__(self, file: Path, server: str, environment: dict[str, str]) -> None:
-        settings = [word for key, value in CONFIG.items() for word in ("--conf", f"{key}={value}")]
-        words = [str(file), "--server", server, "--master", "local[2]", "--replace", *settings]
-        self.log = file.with_suffix(".log")
-        self._begin, self.happened, self.checkpoint = (file.with_name(name) for name in ("begin", "happened", "copied"))
-        query = [self._begin, server, "in", "out", self.checkpoint, self.happened]
-        here = Path(__file__).parent
-        path = os.pathsep.join(str(each) for each in (here.parent, here.parents[1], here.parents[2] / "src"))
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, here / "killed_driver.py", *query, *words], cwd=file.parent,
-                env=environment | {"PYTHONPATH": path}, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-
-    def die(self) -> None:
-        """Have the query begin that kills the driver, between its publication and Spark's log."""
-        self._begin.touch()
-
-    def kill(self) -> None:
-        """All of it, as the loss of a machine would: the driver, its JVM and its workers."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
 
 
 @pytest.fixture
@@ -145,7 +104,7 @@ def test_the_example_runs_is_steered_killed_and_goes_on(
         client.create_topic("out", 1)
         client.schema.put("order", json.dumps(SCHEMA).encode())
         fill(broker, "in", 0, 60)
-        command = Command(file, broker.address, spark_environment)
+        command = DriverCommand(file, broker.address, spark_environment, "kill-jvm")
         try:
             send(client, 0, 50)
             until(lambda: len(rows()) >= 45, "the first rows")
@@ -157,7 +116,7 @@ def test_the_example_runs_is_steered_killed_and_goes_on(
             until(lambda: client.pipeline.show("orders").reports[-1].progress.find(b'"paused"') > 0, "the pause")
             send(client, 50, 50)
             client.pipeline.resume("orders")
-            command.die()
+            command.begin()
             until(command.happened.exists, "the accident")
         finally:
             command.kill()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from pipeline_lab import Lab
 
 from braidmq.base.errors import BraidError
+from braidmq.client.sync import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -136,21 +139,82 @@ def test_parquet(lab: Lab) -> None:
     # A crash after the decision, before the files were moved: the moves are finished.
     (moved,) = lab.folder.glob("files/id=a/*.parquet")
     (decision,) = lab.folder.glob("files/_braid/*/*.json")
-    staged = decision.with_suffix("") / "id=a" / moved.name
+    (done,) = lab.folder.glob("files/_braid/*/*.json.done")
+    staged = decision.parent / json.loads(decision.read_text())["attempt"] / "id=a" / moved.name
     staged.parent.mkdir(parents=True)
     moved.rename(staged)
+    done.unlink()
     assert pairs(lab.table("files", "parquet")) == [("b/c", 2)]
     assert files.write(frame(lab, (0, "a", 1)), batch(0)) is None
     assert pairs(lab.table("files", "parquet")) == [("a", 1), ("b/c", 2)]
     # A crash before it: what lies there is nobody's.
-    orphan = decision.with_name(f"{1:020d}") / "old.parquet"
+    orphan = decision.with_name(f"{1:020d}-{'ab' * 16}") / "old.parquet"
     orphan.parent.mkdir()
     orphan.write_bytes(b"half")
     assert files.write(frame(lab, (2, "d", 3)), batch(1)) == 1
     assert len(lab.table("files", "parquet")) == 3 and not orphan.exists()
+    # Files that are nowhere are an error, and no batch that was written.
+    (moved,) = lab.folder.glob("files/id=d/*.parquet")
+    (done,) = lab.folder.glob(f"files/_braid/*/{1:020d}.json.done")
+    done.unlink()
+    moved.rename(lab.folder / "away")
+    with pytest.raises(BraidError, match="neither there nor in its place"):
+        files.write(frame(lab, (2, "d", 3)), batch(1))
+    (lab.folder / "away").rename(moved)
+    # Of many batches only the last decisions stay, and a driver that comes with an older batch is told that it is too late.
+    for number in range(2, 6):
+        files.write(frame(lab, (number, "e", number)), batch(number))
+    assert sorted(each.name for each in decision.parent.iterdir()) == [
+        f"{number:020d}.json{end}" for number in (4, 5) for end in ("", ".done")
+    ]
+    for number in range(6):
+        assert files.write(frame(lab, (number, "late", number)), batch(number)) is None
+    assert len(lab.table("files", "parquet")) == 7
     assert "delta" in files.refuses([])
     with pytest.raises(BraidError):
         files.replace(frame(lab), batch(2), replacing(0, 1))
+
+
+@pytest.mark.parametrize("later", [0, 3], ids=["same-batch", "older-batch"])
+def test_two_drivers_at_a_parquet_batch_write_it_once(lab: Lab, later: int) -> None:
+    """One of them takes over while the other, which was told to end, is in the middle of a batch; it may be batches behind."""
+    both = lab.folder / "both"
+    both.mkdir()
+
+    def meeting(name: str) -> DataFrame:
+        """A row whose task ends when the other driver has staged something, or has gone on to other batches."""
+        folder, wanted = str(both), {"old", "new"} if not later else {"old", "new", "gone on"}
+
+        def wait(batches: Any) -> Iterator[Any]:
+            import os
+            import time
+
+            yield from batches
+            open(f"{folder}/{name}", "w").close()
+            while not (wanted if name == "old" else {"old"}) <= set(os.listdir(folder)):
+                time.sleep(0.05)
+
+        rows = frame(lab, (0, "a", 1)).coalesce(1)
+        return rows.mapInArrow(wait, rows.schema)
+
+    def write(name: str) -> None:
+        files = sink(lab, {"table": {"path": "met", "format": "parquet"}})
+        taken[name] = files.write(meeting(name), batch(0))
+        if name == "new":
+            for number in range(1, 1 + later):
+                assert files.write(frame(lab, (number, "more", number)), batch(number)) == 1
+            (both / "gone on").touch()
+
+    taken: dict[str, int | None] = {}
+    threads = [threading.Thread(target=write, args=(name,)) for name in ("old", "new")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(taken.values(), key=str) == [1, None], "one of them has written it"
+    assert later == 0 or taken["old"] is None
+    assert pairs(lab.table("met", "parquet")) == [("a", 1), *(("more", number) for number in range(1, 1 + later))]
+    assert not [each for each in lab.folder.glob("met/_braid/*/*") if each.is_dir()], "what nobody needs is gone"
 
 
 def test_iceberg(lab: Lab) -> None:
@@ -221,6 +285,28 @@ def test_sinks_do_not_take_each_other_s_batches(lab: Lab) -> None:
     from braidmq.spark.pipeline.sinks import Batch
 
     assert len(writer_name(Batch("x" * 120, 0), f"topic:{names[-1]}")) < 200
+
+
+def test_a_topic_of_another_broker_is_reached_by_its_own_options_and_values_stay_encrypted(lab: Lab) -> None:
+    from braidmq.spark.pipeline.context import Context
+    from braidmq.spark.pipeline.definition import Pipeline
+    from braidmq.spark.pipeline.sinks import make_sink
+
+    def make(connection: dict[str, str], **options: str) -> Sink:
+        there = {"topic": {"name": lab.clean, "value": "id", "servers": lab.broker.address, "options": options}}
+        pipeline = Pipeline(name="p", source={"topics": ["t"]}, sinks=[there])
+        return make_sink(pipeline.sinks[0], Context(pipeline, str(lab.folder), "127.0.0.1:1", connection))
+
+    ours = {"tls": "true", "password": "ours", "encryptionKey": "ab" * 32}
+    assert make(ours).write(frame(lab, (0, "secret", 1)), batch(0)) == 1, "it speaks no TLS, only ours does"
+    assert b"secret" not in b"".join(record.value for record in lab.records(lab.clean))
+    with connect(lab.broker.address, encryption_key="ab" * 32) as client:
+        found = [record.value for part in range(2) for record in client.fetch(lab.clean, part, 0).records]
+    assert found == [b"secret"]
+    with pytest.raises(BraidError):
+        make({}, tls="true", timeout="1s").write(frame(lab, (0, "a", 1)), batch(1))
+    with pytest.raises(BraidError, match="usr"):
+        make({}, usr="x")
 
 
 # --- PostgreSQL, a real one

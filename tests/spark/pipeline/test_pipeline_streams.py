@@ -7,6 +7,8 @@ import json
 import pytest
 from pipeline_lab import Lab, orders
 
+from braidmq.cli.main import main
+
 
 @pytest.mark.timeout(600)
 def test_a_join_of_topics(lab: Lab) -> None:
@@ -49,3 +51,26 @@ sinks:
     # The last window may still change, so it is not there.
     assert found == [(1, 0.5), (1, 1.5), (1, 2.5)]
     assert len(lab.client.dlq.ls(lab.topic)) == 1
+
+
+@pytest.mark.timeout(600)
+def test_rows_that_come_too_late_are_counted(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a batch after the one that moved the time on: two for a deduplication."""
+    deduplicated = """
+name: <name>
+source: {topics: [<topic>], schema: <schema>}
+steps:
+  - sql: SELECT data.*, to_timestamp(1700000000 + cast(data.amount AS int) * 60) AS timestamp FROM input
+  - deduplicate: {keys: [order_id], within: 1 minute}
+sinks:
+  - table: {path: lake/deduplicated}
+"""
+    lab.send(*orders([100, 100]))
+    assert lab.once(deduplicated).late == 0
+    lab.send(*orders([1, 2, 101, 100]))
+    assert lab.once(deduplicated).late == 2
+    assert sorted(row["order_id"] for row in lab.table("lake/deduplicated")) == ["o100", "o101"]
+    assert main(["pipeline", "show", lab.name, "--server", lab.broker.address]) == 0
+    assert "late:      2\n" in capsys.readouterr().out
+    (told,) = [each for each in lab.client.pipeline.show(lab.name).events if each.level == "warning"]
+    assert told.run == 2 and "were left out" in told.text

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from braidmq.admin.call import Call, Nothing
 from braidmq.admin.times import rfc3339
+from braidmq.broker.pipeline_holds import release_holds
 from braidmq.broker.pipeline_table import Pipeline, Run
 from braidmq.security.rules import Rule
 from braidmq.server.authorization import owner_of
@@ -118,6 +119,7 @@ async def remove_pipeline(call: Call[Nothing, Nothing]) -> None:
     """Forget a pipeline that does not run."""
     check_owner(call)
     await call.broker.pipelines.remove(call.path["pipeline"])
+    await release_holds(call.broker, call.path["pipeline"])
     call.note("pipeline.remove", call.path["pipeline"], "remove")
 
 

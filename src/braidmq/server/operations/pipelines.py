@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from braidmq.base.errors import BraidError
+from braidmq.broker.pipeline_holds import release_holds
 from braidmq.broker.pipeline_table import Pipeline
 from braidmq.server.authorization import owner_text
 from braidmq.server.operations.calling import Answer, Caller, note, respond
@@ -64,6 +65,7 @@ async def pipeline_steer(caller: Caller, request: flymq.PipelineSteer) -> Answer
 
 async def pipeline_remove(caller: Caller, request: flymq.PipelineRemove) -> Answer:
     await caller.broker.pipelines.remove(request.pipeline)
+    await release_holds(caller.broker, request.pipeline)
     note(caller, "pipeline.remove", request.pipeline, "remove")
     return respond(caller, request, flymq.Ok())
 

@@ -87,8 +87,8 @@ def _source(source: Source, folder: str) -> Iterator[Complaint]:
     """Whether its log is followed, which knows more than a folder does."""
     if kind != "topics":
         allowed_too = ("starting", "max_records") if followed else ()
-        for name, default in (("starting", "earliest"), ("since", None), ("group", None), ("max_records", None)):
-            if getattr(source, name) != default and name not in allowed_too:
+        for name in ("starting", "since", "group", "max_records", "max_bytes"):
+            if getattr(source, name) != ("earliest" if name == "starting" else None) and name not in allowed_too:
                 yield Complaint(f"`{name}` goes with `topics` only", ("source", name))
     elif source.since is not None and source.starting != "earliest":
         yield Complaint("`starting` and `since` exclude each other", ("source", "since"))

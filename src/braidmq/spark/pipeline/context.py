@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from braidmq.base.naming import PIPELINE_GROUP_START
 from braidmq.client.settings import ClientSettings
 from braidmq.client.sync import Client, connect
 from braidmq.spark.pipeline.definition import Pipeline, Source
@@ -34,7 +35,7 @@ class Context:
 
     @property
     def group(self) -> str:
-        return self.source.group or f"pipeline-{self.pipeline.name}"
+        return self.source.group or PIPELINE_GROUP_START + self.pipeline.name
 
     def path(self, name: str) -> str:
         """A path of the definition: beside it, unless it begins somewhere else."""
@@ -43,8 +44,12 @@ class Context:
         return name if "://" in name or name.startswith("/") else str(Path(self.folder) / name)
 
     def options(self, servers: str | None = None) -> dict[str, str]:
-        """What the data source `braid` needs to reach the broker."""
-        return {"servers": servers or self.servers, **({} if servers else self.connection)}
+        """What the data source `braid` needs to reach the broker, or another one. That is not told our password; what we encrypt it
+        gets encrypted.
+        """
+        if servers is None:
+            return {"servers": self.servers, **self.connection}
+        return {"servers": servers, **{name: self.connection[name] for name in ("encryptionKey",) if name in self.connection}}
 
     def client(self) -> Client:
         """A client of the pipeline's broker, to be used in a `with` block."""

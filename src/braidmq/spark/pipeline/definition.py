@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from braidmq.spark.pipeline.kinds import Choice, Count, Duration, Flag, Many, Moment, Name, Pairs, Start, Text
+from braidmq.spark.pipeline.kinds import Choice, Count, Duration, Flag, Many, Moment, Name, Pairs, Size, Start, Text
 from braidmq.spark.pipeline.sections import Inner, OneOf, Section, field_of
 
 ON_FAIL: Final = ("dead-letter", "drop", "fail")
@@ -52,6 +52,9 @@ class Source(Section):
     group: str | None = field_of(Text(), "topics: consumer group that shows position and lag [`pipeline-` and the name]", None)
     max_records: int | None = field_of(
         Count(), "topics: most records in one batch; delta, iceberg: about so many rows, by whole files", None
+    )
+    max_bytes: int | str | None = field_of(
+        Size(), "topics: about how many stored bytes one batch reads [what is about 256MiB when it is read]", None
     )
     catalog: Mapping[str, str] = field_of(Pairs(Text(), 0), "iceberg: properties of the catalog, with `uri`", {})
     skip_changes: bool = field_of(
@@ -198,6 +201,9 @@ class TopicSink(Section):
     servers: str | None = field_of(Text(), "another broker [the pipeline's]", None)
     order_by: Sequence[str] | str = field_of(
         Many(Text(), 0), "with `latest`: columns that say which of two rows is later [the place of their records]", ()
+    )
+    options: Mapping[str, str] = field_of(
+        Pairs(Text(), 0), "how to reach it: options of the data source; take passwords from the environment as `${NAME}`", {}
     )
 
 

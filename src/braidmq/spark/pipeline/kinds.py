@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+from braidmq.base.config_kinds import read_size
+from braidmq.base.limits import KIB
 from braidmq.base.naming import PIPELINE_NAME
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
@@ -132,6 +134,24 @@ class Count:
 
     def describe(self) -> str:
         return f"whole number, {self._least} or more"
+
+
+class Size:
+    """A number of bytes such as `64MiB`."""
+
+    def accept(self, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise Fault(f"expected a size such as `64MiB`, found {shown(value)}")
+        try:
+            size = read_size(value)
+        except ValueError as fault:
+            raise Fault(str(fault)) from None
+        if size < KIB:
+            raise Fault(f"{shown(value)} is less than 1KiB")
+        return size
+
+    def describe(self) -> str:
+        return "size, as `64MiB`"
 
 
 class Duration:

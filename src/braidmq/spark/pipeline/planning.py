@@ -78,7 +78,7 @@ def _fields_text(section: Any) -> str:
     shown = []
     for name, each in section.__dataclass_fields__.items():
         value = getattr(section, name)
-        if name in ("dsn", "salt", "catalog", "path", "name", "table") or not value or value == each.default:
+        if name in ("dsn", "salt", "catalog", "options", "path", "name", "table") or not value or value == each.default:
             continue
         shown.append(f"{name}: {', '.join(map(str, value)) if isinstance(value, tuple) else value}")
     return "; ".join(shown)

@@ -59,6 +59,9 @@ class Progress:
     counted: int = -1
     """The last batch that `rejected` and `written` tell of."""
     rejected: dict[str, int] = field(default_factory=dict)
+    late: int = 0
+    """Rows that a step left out in this run because they came later than it waits. Of a window at least so many: Spark counts what
+    is left of a batch's rows after adding them up."""
     written: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> bytes:
@@ -246,8 +249,12 @@ class Run:
         progress = self.progress
         for each in list(self._query.recentProgress) if self._query is not None else ():
             number, rows = each["batchId"], each.numInputRows // self._scans
-            if number in self._seen_batches or not rows:
+            late = sum(state.numRowsDroppedByWatermark for state in each.stateOperators)
+            if number in self._seen_batches or not (rows or late):
                 continue
+            if late and not progress.late:
+                self._say("warning", "rows came later than a window, a deduplication or a join waits, and were left out")
+            progress.late += late
             self._seen_batches.add(number)
             progress.batch, progress.rows = number, progress.rows + rows
             progress.batch_ms = each["durationMs"].get("triggerExecution", 0)

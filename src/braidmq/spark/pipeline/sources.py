@@ -14,6 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from braidmq.base.errors import BraidError
+from braidmq.spark.connecting import client_of
+from braidmq.spark.options import Options
+from braidmq.spark.pipeline.admitting import default_bytes
 from braidmq.spark.pipeline.context import Context
 
 
@@ -61,6 +64,9 @@ def read_topics(
         options["startingOffsets"] = str(source.starting)
     if stream and source.max_records is not None:
         options["maxOffsetsPerTrigger"] = str(source.max_records)
+    if stream and "maxbytespertrigger" not in map(str.lower, options):
+        most = source.max_bytes if source.max_bytes is not None else default_bytes(client_of(Options(context.options())), topics)
+        options["maxBytesPerTrigger"] = str(most)
     if group and (stream or "group" in options.values()):
         options["group"] = context.group
     reader = spark.readStream if stream else spark.read

@@ -36,6 +36,12 @@ def archive_path(topic: str) -> str:
     return f"archive/{safe_name(topic)}"
 
 
+def bounds(max_records: int | None, max_bytes: str | None) -> list[str]:
+    """What a batch reads at most, as lines of `source`."""
+    lines = [f"  max_records: {max_records}"] if max_records is not None else []
+    return [*lines, f"  max_bytes: {json.dumps(max_bytes)}"] if max_bytes is not None else lines
+
+
 def archive_definition(
     topic: str,
     table: str | None = None,
@@ -43,6 +49,7 @@ def archive_definition(
     checkpoint: str | None = None,
     every: str | None = None,
     max_records: int | None = None,
+    max_bytes: str | None = None,
     compact_every: int = COMPACT_EVERY,
 ) -> str:
     """The pipeline that archives a topic, as YAML. Where it is belongs to the table, from wherever it is started: the checkpoint is
@@ -54,7 +61,7 @@ def archive_definition(
         "source:",
         f"  topics: {json.dumps([topic], ensure_ascii=False)}",
         "  starting: earliest",
-        *([f"  max_records: {max_records}"] if max_records else []),
+        *bounds(max_records, max_bytes),
         "sinks:",
         "  - table:",
         f"      path: {json.dumps(path, ensure_ascii=False)}",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from braidmq.base.errors import BraidError
-from braidmq.spark.products.archive import safe_name
+from braidmq.spark.products.archive import bounds, safe_name
 
 
 def compact_definition(
@@ -23,6 +23,8 @@ def compact_definition(
     to_topic: str | None = None,
     checkpoint: str | None = None,
     every: str | None = None,
+    max_records: int | None = None,
+    max_bytes: str | None = None,
 ) -> str:
     """The pipeline that compacts a topic into a table, a topic, or both, as YAML."""
     if table is None and to_topic is None:
@@ -35,6 +37,7 @@ def compact_definition(
         "source:",
         f"  topics: {_text([topic])}",
         "  starting: earliest",
+        *bounds(max_records, max_bytes),
         "steps:",
         "  - sql: SELECT key, value, headers, timestamp, partition, offset FROM input WHERE length(key) > 0",
         "sinks:",

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from braidmq.spark.products.archive import safe_name
+from braidmq.spark.products.archive import bounds, safe_name
 
 _NAME_CHARACTERS_MAX: Final = 100
 
@@ -32,6 +32,8 @@ def mirror_definition(
     options: Mapping[str, str] | None = None,
     checkpoint: str | None = None,
     every: str | None = None,
+    max_records: int | None = None,
+    max_bytes: str | None = None,
 ) -> tuple[str, dict[str, str]]:
     """The pipeline that mirrors topics, as YAML, and the variables that stand in it for what it must not show: `options`."""
     variables = {f"MIRROR_{name.upper()}": value for name, value in (options or {}).items()}
@@ -42,6 +44,7 @@ def mirror_definition(
         "source:",
         f"  topics: {_text(list(topics))}",
         "  starting: earliest",
+        *bounds(max_records, max_bytes),
         "sinks:",
         "  - mirror:",
         f"      servers: {_text(servers)}",

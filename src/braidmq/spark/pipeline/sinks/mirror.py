@@ -37,7 +37,7 @@ class MirrorSink:
         self._prefix = definition.prefix or ""
         self._topics = context.source.topics or ()
         self._source = context.options()
-        self._target = {**definition.options, "servers": definition.servers}
+        self._target = {**context.options(definition.servers), **definition.options}
         self.label = f"mirror:{definition.servers}"
         if not self._prefix and Options(self._source).get("servers") == Options(self._target).get("servers"):
             reason = "a mirror on the same broker needs a prefix, or it would read what it writes"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from braidmq.spark.options import Options
 from braidmq.spark.pipeline.context import Context
 from braidmq.spark.pipeline.definition import TopicSink as Definition
 from braidmq.spark.pipeline.frames import quoted, require_columns
@@ -19,13 +20,14 @@ from braidmq.spark.pipeline.sinks.staging import write_records as write_records
 class TopicSink:
     def __init__(self, definition: Definition, context: Context, order: Order | None = None) -> None:
         self._definition = definition
-        self._context = context
         self._order = order
+        self._options = {**context.options(definition.servers), **definition.options, "topic": definition.name}
+        # What is wrong with them is wrong before anything runs.
+        Options(self._options)
         self.label = f"topic:{definition.name}"
 
     def write(self, frame: DataFrame, batch: Batch) -> int | None:
-        options = {**self._context.options(self._definition.servers), "topic": self._definition.name}
-        return write_records(traced(self._records(frame), batch), options, writer_name(batch, self.label), batch.number)
+        return write_records(traced(self._records(frame), batch), self._options, writer_name(batch, self.label), batch.number)
 
     def _records(self, frame: DataFrame) -> DataFrame:
         """Key and value: the columns that are named, or all of them as JSON."""
