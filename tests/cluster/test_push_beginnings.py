@@ -13,7 +13,7 @@ from three_nodes import PATIENCE_S, Nodes
 
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
-from braidmq.broker.push import Chunk, Feed, hub, serving
+from braidmq.broker.push import Chunk, Feed, hub
 from braidmq.broker.push.chunk import PushRecord
 from braidmq.client import blipmq, connect, fq
 from braidmq.log.partition_reads import Batches
@@ -60,6 +60,13 @@ def _living(read: object) -> list[PushRecord]:
     """The records of a read from the beginning that are not expired."""
     assert isinstance(read, Batches)
     return Chunk(0, read.next_offset, read.slices, read.size, 0).records()
+
+
+def _in_sync(nodes: Nodes, name: str) -> set[str]:
+    """Who has the journals, as a node knows it."""
+    state = nodes.node(name).journals.state
+    assert state is not None
+    return set(state.isr)
 
 
 class _Reader:
@@ -173,7 +180,6 @@ def test_what_goes_on_where_it_was_waits_for_no_leader_and_what_is_refused_leave
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "_GUEST_S", 0.1)
-    monkeypatch.setattr(serving, "_PATIENCE_S", 1.0)
 
     async def work() -> None:
         async with Nodes(tmp_path, listen=_PORTS) as nodes:
@@ -193,6 +199,7 @@ def test_what_goes_on_where_it_was_waits_for_no_leader_and_what_is_refused_leave
             await _topic(nodes, "late")
             await _send(nodes, away, range(1), "late")
             await nodes.stop(away)
+            await nodes.until(lambda: _in_sync(nodes, here) == {here, there})
             monkeypatch.setattr(hub, "_FIND_OUT_S", 0.3)
             async with (
                 blipmq.connect(nodes.port(here, "blipmq"), client_id="keeper", timeout_s=PATIENCE_S) as keeper,
