@@ -1,5 +1,5 @@
-"""Clients of what the coordinator of a cluster decides, which go on whatever happens to it, and what has to be true in the end: what was
-acknowledged is there once, what was refused is nowhere, and of what nobody knows there is all or nothing."""
+"""Clients of what the coordinator of a cluster decides, which go on whatever happens to it, and what has to be true in the end:
+what was acknowledged is there once, what was refused is nowhere, and of what nobody knows there is all or nothing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class Asker:
         try:
             until(lambda: len(self.acked) >= wanted or self._fault is not None)
         except AssertionError:
-            raise AssertionError(f"{self.name} got {len(self.acked)} of {wanted}, {len(self.unknown)} unknown: {self.last}") from None
+            count = f"{len(self.acked)} of {wanted}, {len(self.unknown)} unknown"
+            raise AssertionError(f"{self.name} got {count}: {self.last}") from None
         self.end_well()
 
     def end_well(self) -> None:
@@ -205,9 +206,9 @@ class Refused(Asker):
 
 
 class Replaying(Asker):
-    """Dead letters that go back to their topic, one by one; when the coordinator is lost, it is not known of one whether it went."""
+    """Dead letters that go back to their topic, one by one; when the coordinator is lost, nobody knows of one whether it went."""
 
-    LETTERS = 3000
+    LETTERS = 2000
 
     def prepare(self, client: Client) -> None:
         client.create_topic(self.name, PARTITIONS)
@@ -236,7 +237,7 @@ class Replaying(Asker):
 class Failing(Asker):
     """A consumer that can process nothing: every record fails until it is a dead letter."""
 
-    RECORDS = 3000
+    RECORDS = 1000
 
     def prepare(self, client: Client) -> None:
         client.create_topic(self.name, 1)

@@ -24,8 +24,9 @@ from steady_load import check_replicas_are_the_same, coordinator, restart
 
 from braidmq.base.errors import BraidError
 from braidmq.client.sync import connect
+from tests.proof_length import length
 
-KILLS = 2
+KILLS = length(1, 5)
 
 
 @pytest.fixture(scope="module")

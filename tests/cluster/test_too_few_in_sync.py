@@ -1,4 +1,4 @@
-"""A partition with fewer replicas in sync than its topic needs: refused to clients as what it is, and taken again when one is back."""
+"""A partition with fewer replicas in sync than its topic needs: clients are told so, and it goes on when one is back."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def no_fencing(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_guards(patch: pytest.MonkeyPatch) -> None:
-    """Epochs are not compared, and whoever was replaced as the leader of the journals or of a partition may still change who has them."""
+    """Epochs are not compared, and whoever was replaced may still change who leads the journals, and who has a partition."""
     no_fencing(patch)
 
     async def asked(self: JournalGroup, guard: Guard, value: bytes, patience_s: float) -> TxnResult:

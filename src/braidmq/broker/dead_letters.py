@@ -207,7 +207,8 @@ class DeadLetters:
                 newest=place.high_watermark,
             )
         if isinstance(place, PartitionReading):
-            return hot.decode_records(bytes(place.batches), offset, 1, _as_staged)[0][0][1]
+            found: list[tuple[int, Staged]] = hot.decode_records(bytes(place.batches), offset, 1, _as_staged)[0]
+            return found[0][1]
         return (await self.records(place, [offset]))[offset]
 
     async def records(self, log: PartitionLog, offsets: list[int]) -> dict[int, Staged]:

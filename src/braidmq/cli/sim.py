@@ -24,8 +24,8 @@ def register(commands: Subparsers) -> None:
     parser.add_argument("--seeds", type=int, default=1, metavar="COUNT", help="how many seeds, one after the other [1]")
     parser.add_argument(
         "--scenario", choices=("replicas", "nodes", "moving", "all"), default="all",
-        help="replicated logs under a small controller, whole nodes with their brokers, these with transactions while partitions go "
-        "from node to node, or one after the other [all]",
+        help="replicated logs under a small controller, whole nodes with their brokers, these with transactions while partitions "
+        "go from node to node, or one after the other [all]",
     )  # fmt: skip
     parser.add_argument("--trace", action="store_true", help="tell everything that happens")
     add_output_option(parser)

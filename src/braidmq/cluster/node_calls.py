@@ -21,6 +21,7 @@ from braidmq.broker.peers import NodeInfo, PartitionInfo, PartitionReading
 from braidmq.broker.topics import Topic
 from braidmq.cluster.journals import JournalGroup
 from braidmq.cluster.messages import pack, unpack
+from braidmq.cluster.partition_state import LogKey
 from braidmq.cluster.replica_table import ReplicaTable
 from braidmq.cluster.transport import ClusterOp, Transport
 from braidmq.hot import layout

@@ -1,5 +1,5 @@
-"""The third scenario: whole nodes, whose coordinator has much to do. Clients commit transactions over all partitions and send records
-that come later, and an operator has partitions moved to other nodes, and nodes emptied.
+"""The third scenario: whole nodes, whose coordinator has much to do. Clients commit transactions over all partitions and send
+records that come later, and an operator has partitions moved to other nodes, and nodes emptied.
 
 Whatever becomes of coordinators, what was decided happens once and everywhere, and a partition that goes from node to node keeps
 what it has.
@@ -60,7 +60,6 @@ class MovingNode(SimNode):
 
 class MovingWorld(NodeWorld):
     node_kind = MovingNode
-    pairs_fail = True
 
     def __init__(self, seed: int, loop: SimLoop, tell: Tell | None = None) -> None:
         super().__init__(seed, loop, tell)
@@ -74,6 +73,11 @@ class MovingWorld(NodeWorld):
         await super().prepare()
         self._asking = DecidedClients(self, list(NAMES), self.keys)
         self._asking.start()
+
+    @property
+    def decided(self) -> int:
+        """How much of what clients asked for was acknowledged."""
+        return sum(asked.acked for asked in self._asking.asked)
 
     # --- the operator
 

@@ -23,16 +23,12 @@ class Nemesis:
         self._move = move
         self._leave = leave
         self.active = True
-        self.pairs = False
-        """Whether two machines may fail to hear each other in time while a third one hears both."""
 
     async def run(self) -> None:
         rng = self._world.rng
         pace_s = rng.choice([0.3, 0.8, 1.5])
         moves = [self._crash_many, self._heal, self._weather, self._no_quorum]
         moves += 2 * [self._crash, self._cut, self._other_leaders, self._slow_node]
-        if self.pairs:
-            moves += [self._cut_pair, self._slow_pair, self._slow_pair]
         while self.active:
             await asyncio.sleep(rng.uniform(0.05, pace_s))
             if self.active:
@@ -63,17 +59,6 @@ class Nemesis:
         names = list(self._world.machines)
         some = rng.sample(names, rng.randint(1, len(names) - 1))
         self._world.network.cut(some, [name for name in names if name not in some], both_ways=rng.random() < 0.7)
-
-    def _cut_pair(self) -> None:
-        some, other = self._world.rng.sample(list(self._world.machines), 2)
-        self._world.network.cut([some], [other])
-
-    def _slow_pair(self) -> None:
-        """One hears another so late that it may have been replaced for long, and not know it yet."""
-        some, other = self._world.rng.sample(list(self._world.machines), 2)
-        late_s = self._world.rng.choice([0.5, 2.0])
-        self._world.trace("slow pair", some, "->", other, late_s)
-        self._world.network.slow_links[some, other] = late_s
 
     def _slow_node(self) -> None:
         """Somebody hears or is heard late, and stays in sync all the same."""

@@ -73,8 +73,6 @@ class Scenario(World):
     quorum: QuorumService
     faulty_s: float = 8.0
     """How long things go wrong."""
-    pairs_fail: bool = False
-    """Whether two machines may fail to hear each other in time while a third one hears both."""
     loses_one: bool = False
     """Whether a machine is lost after that, and the others have to do without it for a while."""
 
@@ -117,7 +115,6 @@ class Scenario(World):
         clients = Clients(self, list(NAMES), self.keys)
         clients.start()
         nemesis = Nemesis(self, self.quorum, self.start, self.move_leader, self.leave)
-        nemesis.pairs = self.pairs_fail
         trouble = asyncio.ensure_future(nemesis.run())
         await asyncio.sleep(self.faulty_s)
         nemesis.calm()
