@@ -13,10 +13,7 @@ import pytest
 
 from braidmq.base.errors import BraidError
 from braidmq.cluster import replica_table
-from braidmq.cluster.journals import JournalGroup
 from braidmq.cluster.partition_state import LogKey, PartitionState, elected
-from braidmq.cluster.quorum import Guard, Put, TxnResult
-from braidmq.cluster.replica_table import ReplicaTable
 from braidmq.cluster.replication import Replication
 from braidmq.cluster.replication.fetching import Part, Place, Verdict
 from braidmq.cluster.replication.following import Followed, Follower
@@ -143,17 +140,6 @@ def no_fencing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "_unfollow", lambda self, key: self._followed.pop(key, None))
 
 
-def no_guards(patch: pytest.MonkeyPatch) -> None:
-    """Epochs are not compared, and whoever was replaced may still change who leads the journals, and who has a partition."""
-    no_fencing(patch)
-
-    async def asked(self: JournalGroup, guard: Guard, value: bytes, patience_s: float) -> TxnResult:
-        return await self._quorum.txn([], [Put(guard.key, value)])
-
-    patch.setattr(JournalGroup, "_asked", asked)
-    patch.setattr(ReplicaTable, "_current", lambda self, key, epoch, version: self.state(key))
-
-
 MUTANTS: dict[str, Patch] = {
     "no truncation": no_truncation,
     "ack before fsync": ack_before_fsync,
@@ -164,8 +150,6 @@ MUTANTS: dict[str, Patch] = {
     "no fencing": no_fencing,
 }
 
-WHOLE_NODE_MUTANTS: dict[str, Patch] = {
-    **{name: MUTANTS[name] for name in MUTANTS if name != "no fencing"},
-    "no fencing": no_guards,
-}
-"""Of nodes as they are: there a leader that nobody fences is found out by its log, unless nobody guards who leads, either."""
+WHOLE_NODE_MUTANTS = {name: patch for name, patch in MUTANTS.items() if name != "no fencing"}
+"""Those that seeds of whole nodes notice. A leader there that nobody fences is found out by what its log lacks: who follows another
+one has batches of an epoch that it does not know."""
