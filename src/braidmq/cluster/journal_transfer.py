@@ -107,7 +107,7 @@ class JournalTransfer:
         if sent is not None and sent.offset >= journal.log.log_start:
             return sent
         try:
-            found = await broker.compute(partial(_read, journal))
+            found: _Sent | None = await broker.compute(partial(_read, journal))
             if found is None or found.offset < journal.log.log_start:
                 await journal.save_snapshot_beside(broker.beside)
                 found = await broker.compute(partial(_read, journal))
