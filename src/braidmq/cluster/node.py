@@ -26,6 +26,7 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.topics import Topic
 from braidmq.cluster.coordinator import Coordinator
 from braidmq.cluster.journals import INTERNAL, INTERNAL_KEYS, STATE_KEY, JournalGroup
+from braidmq.cluster.leader_looks import LeaderLooks
 from braidmq.cluster.messages import pack, unpack
 from braidmq.cluster.node_calls import NodeCalls
 from braidmq.cluster.node_lists import NodeLists
@@ -112,6 +113,8 @@ class ClusterNode(NodeCalls):
         self.steering = Steering(self)
         self.overview = Overview(self)
         self.lists_of_others = NodeLists(self).of_others
+        looks = LeaderLooks(self)
+        self.look, self.offsets_since = looks.look, looks.offsets_since
         SteppingAside(self)
         self.quorum_fault = ""
         """Why the quorum does not answer; empty while it does."""

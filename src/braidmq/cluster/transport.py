@@ -46,6 +46,8 @@ class ClusterOp(IntEnum):
     HAND_OVER = 0xEF
     NODE_LIST = 0xF0
     PARTITION_PLACES = 0xF1
+    PARTITION_LOOK = 0xF4
+    PARTITION_SINCE = 0xF5
 
 
 class Transport(Protocol):
