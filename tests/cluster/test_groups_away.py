@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from braidmq.admin.metrics.snapshot import MetricsReader
 from braidmq.admin.service import WebService
 from braidmq.base.config import Listen
 from braidmq.base.config_listen import HttpListen
+from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.broker.topics import Topic
 from braidmq.client import Client, connect
@@ -26,6 +27,8 @@ from braidmq.client._async.connection import encode
 from braidmq.client.addresses import parse_address
 from braidmq.cluster.replication.replication import Replication
 from braidmq.cluster.replication.settings import ReplicationSettings
+from braidmq.cluster.transport import ClusterOp
+from braidmq.cluster.transport_tcp import TcpTransport
 from braidmq.server.forwarding import RemoteCaller
 from braidmq.server.operations import OPERATIONS
 from braidmq.wire import flymq
@@ -217,10 +220,7 @@ def test_lag_is_what_leaders_say_at_every_node(tmp_path: Path) -> None:
 
 def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
     async def work() -> None:
-        nodes = Nodes(tmp_path)
-        # So long replicas count as in sync that are not heard.
-        nodes.replication = ReplicationSettings(lag_s=1.0)
-        async with nodes, connect(nodes.address("a")) as client:
+        async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
             await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 3 for name in nodes.servers))
             await client.create_topic("orders", 1)
             coordinator = nodes.coordinator()
@@ -228,8 +228,17 @@ def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
             topic = nodes.servers[coordinator].broker.topic("orders")
             await client.cluster.lead("orders", 0, leader)
             await nodes.until(lambda: all(nodes.node(name).leader_of(topic.id, 0) == leader for name in "abc"))
+            transport = cast("TcpTransport", nodes.node(leader).transport)
+            answer = transport._handlers[ClusterOp.REPLICA_FETCH]
+
+            async def silent(node: str, payload: memoryview) -> Sequence[Buffer]:
+                if node == coordinator:
+                    await asyncio.Event().wait()
+                return await answer(node, payload)
+
             await client.produce("orders", b"first")
-            cast("Replication", nodes.node(coordinator).replication)._unfollow((topic.id, 0))
+            transport.serve(ClusterOp.REPLICA_FETCH, silent)
+            # Once nobody waits for that replica any more.
             await client.produce("orders", b"second")
             assert nodes.servers[coordinator].broker.log_of(topic, 0).high_watermark < 2
             assert (await _said(nodes, coordinator, flymq.GetLag("orders", "g", 0), flymq.Lag)).latest == 2
