@@ -322,7 +322,7 @@ def test_a_topic_that_is_replaced_under_a_reset_gets_nothing_of_it(partition: in
         gone = again.topics.get("t")
         assert gone is not None
         action()
-        again.coordinator._off_loop = again._at_once
+        again.coordinator._ends._off_loop = again._at_once
         again.coordinator._lags._off_loop = again._at_once
         await again._metadata.submit(again.topics.delete("t"))
         again.store.retire_topic(gone.id, gone.partitions)
@@ -330,7 +330,7 @@ def test_a_topic_that_is_replaced_under_a_reset_gets_nothing_of_it(partition: in
         again.coordinator.topic_removed(gone)
         await again._metadata.submit(again.topics.create("t", 2, 0, {}))
 
-    again.coordinator._off_loop = again.coordinator._lags._off_loop = meanwhile
+    again.coordinator._ends._off_loop = again.coordinator._lags._off_loop = meanwhile
     with pytest.raises(BraidError, match="TOPIC_NOT_FOUND"):
         again.run(again.coordinator.reset("t", "g", partition, "timestamp", 1))
     assert again.committed() == {}

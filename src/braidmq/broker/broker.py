@@ -95,7 +95,7 @@ class Broker(BrokerReads, BrokerWrites):
         self.groups = GroupOffsets()
         self.coordinator = GroupCoordinator(
             self.groups, self.topics, self._log, clock, self._submit_offsets,
-            lambda action: self._loop.run_in_executor(self._io, action),
+            lambda action: self._loop.run_in_executor(self._io, action), lambda: self.peers,
         )
         self.security = Security(settings.security, clock, self.figures)
         self.schemas = SchemaRegistry(self.topics, clock, partial(self.submit_metadata, SCHEMAS), self.compute)

@@ -9,23 +9,26 @@ topics.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from braidmq.base import limits
 from braidmq.base.clock import Clock
 from braidmq.base.errors import BraidError
+from braidmq.broker.group_ends import GroupEnds
 from braidmq.broker.group_lag import GroupLag, LagReader, LogOf, OffLoop, PartitionLag
 from braidmq.broker.group_members import Member
 from braidmq.broker.group_offsets import GroupOffsets
 from braidmq.broker.group_sharing import SharedGroups
 from braidmq.broker.group_subscribers import Subscribers
 from braidmq.broker.names import check_group
+from braidmq.broker.peers import PartitionLook, Peers
 from braidmq.broker.topics import Topic, TopicTable
-from braidmq.log.time_lookup import offset_for_time
+
+_COMMITTED: Final = ("commit", "committed")
 
 OffsetRow = tuple[int, str, int, int]
 """Topic id, group, partition, offset."""
@@ -58,16 +61,14 @@ class GroupCoordinator:
     def __init__(
         self, offsets: GroupOffsets, topics: TopicTable, log_of: LogOf, clock: Clock,
         submit: Callable[[list[Any]], Awaitable[Any]], off_loop: OffLoop,
-        *, groups_max: int = limits.GROUPS_MAX,
+        peers: Callable[[], Peers | None] = lambda: None, *, groups_max: int = limits.GROUPS_MAX,
     ) -> None:
         self._offsets = offsets
         self._topics = topics
-        self._log_of = log_of
-        self._clock = clock
         self._submit = submit
-        self._off_loop = off_loop
         self._groups_max = groups_max
-        self._lags = LagReader(log_of, self._is_live, clock, off_loop)
+        self._ends = GroupEnds(log_of, self._is_live, off_loop, peers)
+        self._lags = LagReader(log_of, self._is_live, clock, off_loop, peers)
         self._subscribers = Subscribers()
         self.members = SharedGroups(topics, clock, submit, self._member_gone)
 
@@ -182,6 +183,15 @@ class GroupCoordinator:
         found = self._topics_of(topic, group)[0]
         return self._lags.at_hand(found, group, self._offsets.offsets(found.id, group))
 
+    async def lags_of(self, groups: Iterable[tuple[str, str]]) -> list[GroupLag]:
+        """Of these groups, given as topic and name, those that there are, in the same order."""
+        found = [(self._topics.get(topic), group) for topic, group in groups]
+        return await self._lags.groups(
+            (topic, group, dict(self._offsets.offsets(topic.id, group)))
+            for topic, group in found
+            if topic is not None and self._exists(topic, group)
+        )
+
     async def lags(self, topics: Collection[str] | None = None) -> list[GroupLag]:
         """Every group on every topic, or on these."""
         return await self._lags.groups(
@@ -194,16 +204,40 @@ class GroupCoordinator:
 
     def subscribe(self, topic: str, group: str, partition: int, mode: str, member: object, address: str) -> int:
         """Where to begin to read; the connection is a member of the group until `unsubscribe`. No group, no member."""
+        found = self._subscribable(topic, group, partition)
+        oldest, newest = self._ends.bounds_here(found, partition)
+        offset = start_offset(mode, oldest, newest, self._offsets.committed(found.id, group, partition))
+        self._join(found, group, member, address)
+        return offset
+
+    async def subscribe_in_cluster(
+        self, topic: str, group: str, partition: int, mode: str, member: object, address: str
+    ) -> int:
+        """The same where the leader says where the partition begins and ends. What is committed is known without it."""
+        found = self._subscribable(topic, group, partition)
+        committed = self._offsets.committed(found.id, group, partition)
+        oldest = newest = 0
+        if committed is None or mode not in _COMMITTED:
+            start_offset(mode, 0, 0, None)
+            ((oldest, newest),) = await self._ends.bounds(found, (partition,))
+            if not self._is_live(found):
+                raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+            committed = self._offsets.committed(found.id, group, partition)
+        self._join(found, group, member, address)
+        return start_offset(mode, oldest, newest, committed)
+
+    def _subscribable(self, topic: str, group: str, partition: int) -> Topic:
         found = self._checked(topic, partition)
         if group:
             check_group(group)
-        log = self._log_of(found, partition)
-        offset = start_offset(mode, log.log_start, log.high_watermark, self._offsets.committed(found.id, group, partition))
+        return found
+
+    def _join(self, found: Topic, group: str, member: object, address: str) -> None:
+        """Have a connection be a member of a group from now on; with an empty group it is none."""
         if group:
             if len(self._subscribers) >= self._groups_max and not self._exists(found, group):
                 raise BraidError("GROUP_LIMIT", what="the broker", limit=self._groups_max, things="groups")
             self._subscribers.join(found.id, group, member, address)
-        return offset
 
     def unsubscribe(self, topic_id: int, group: str, member: object) -> None:
         self._subscribers.leave(topic_id, group, member)
@@ -248,53 +282,56 @@ class GroupCoordinator:
         check_group(group)
         found = self._topic(topic) if partition is None else self._checked(topic, partition)
         numbers = range(found.partitions) if partition is None else (partition,)
-        changes = []
-        for number in numbers:
-            if not self._is_live(found):
-                raise BraidError("TOPIC_NOT_FOUND", topic=topic)
-            after = await self._reset_offset(found, number, mode, value)
-            changes.append(OffsetChange(number, self._offsets.committed(found.id, group, number), after))
+        places = await self._reset_offsets(found, numbers, mode, value)
+        if not self._is_live(found):
+            raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+        changes = [
+            OffsetChange(number, self._offsets.committed(found.id, group, number), after)
+            for number, after in zip(numbers, places, strict=True)
+        ]
         if not dry_run:
             rows = [self.row(topic, group, change.partition, change.after) for change in changes]
             if any(row[0] != found.id for row in rows):
-                # While a time was looked up, another topic took the name; these offsets are none of its.
+                # While that was looked up, another topic took the name; these offsets are none of its.
                 raise BraidError("TOPIC_NOT_FOUND", topic=topic)
             await self.commit_rows(rows)
         return changes
 
-    async def _reset_offset(self, topic: Topic, partition: int, mode: str, value: int) -> int:
-        log = self._log_of(topic, partition)
+    async def _reset_offsets(self, topic: Topic, partitions: Sequence[int], mode: str, value: int) -> list[int]:
         match mode:
             case "earliest":
-                return log.log_start
+                return [oldest for oldest, _ in await self._ends.bounds(topic, partitions)]
             case "latest":
-                return log.high_watermark
+                return [newest for _, newest in await self._ends.bounds(topic, partitions)]
             case "offset":
                 if value < 0:
                     raise BraidError("INVALID_ARGUMENT", reason=f"offset {value} is negative")
-                return value
+                return [value] * len(partitions)
             case "timestamp":
-                return await self.offset_for_time(topic.name, partition, value)
+                return await self._ends.since(topic, partitions, value)
         raise BraidError("INVALID_RESET_MODE", mode=mode)
 
     async def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """The smallest offset whose timestamp is at least `timestamp_ms`; the end when there is none."""
-        log = self._log_of(self._checked(topic, partition), partition)
-        for _ in range(2):
-            found = offset_for_time(log, timestamp_ms)
-            if isinstance(found, int):
-                return found
-            await self._off_loop(found.warm_up)
-        found = offset_for_time(log, timestamp_ms, warmed=True)
-        assert isinstance(found, int)
-        return found
+        """The smallest offset here whose timestamp is at least `timestamp_ms`; the end when there is none."""
+        return await self.offset_here(self._checked(topic, partition), partition, timestamp_ms)
+
+    async def offset_here(self, topic: Topic, partition: int, timestamp_ms: int) -> int:
+        """The same; the leader of a partition says by it where a time is."""
+        return await self._ends.since_here(topic, partition, timestamp_ms)
+
+    async def look_here(self, topic: Topic, partition: int, offsets: Collection[int]) -> PartitionLook:
+        """What the leader of a partition says of it."""
+        return await self._lags.look(topic, partition, offsets)
 
     async def seek(self, topic: str, group: str, partition: int, timestamp_ms: int) -> int:
         """The offset for a time, and the group moved there; without a group it is only looked up."""
         if group:
             check_group(group)
-        offset = await self.offset_for_time(topic, partition, timestamp_ms)
+        found = self._checked(topic, partition)
+        (offset,) = await self._ends.since(found, (partition,), timestamp_ms)
         if group:
+            if not self._is_live(found):
+                raise BraidError("TOPIC_NOT_FOUND", topic=topic)
             await self.commit_offset(topic, group, partition, offset)
         return offset
 
@@ -340,6 +377,6 @@ def start_offset(mode: str, oldest: int, newest: int, committed: int | None) -> 
             return oldest
         case "latest" | "":
             return newest
-        case "commit" | "committed":
+        case _ if mode in _COMMITTED:
             return oldest if committed is None else committed
     raise BraidError("INVALID_MODE", mode=mode)

@@ -6,7 +6,7 @@ partitions this node leads, who coordinates, and how a command or a record gets 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,6 +54,16 @@ class PartitionReading:
     next_offset: int
     batches: Buffer
     """Whole batches, up to `next_offset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLook:
+    """What the leader of a partition says of it."""
+
+    log_start: int
+    high_watermark: int
+    ages_ms: dict[int, int]
+    """For those at an offset: how old the oldest record is that they have not read. Without those of whom that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +167,18 @@ class Peers(Protocol):
 
     async def leader_places(self, topics: Sequence[Topic]) -> list[list[tuple[int, int, int]]]:
         """Where each partition of topics begins and ends and how many bytes it has, as its leader says; raises where none does."""
+        ...
+
+    async def look(
+        self, wanted: Mapping[tuple[int, int], Collection[int]], wait_s: float
+    ) -> dict[tuple[int, int], PartitionLook | BraidError]:
+        """What the leader of each partition (topic id, number) says of it, for those at these offsets; for one whose leader says
+        nothing, or not within `wait_s`, why."""
+        ...
+
+    async def offsets_since(self, topic: Topic, partitions: Collection[int], timestamp_ms: int) -> list[int]:
+        """The first offset written at or after a time in each of these partitions, as its leader finds it; the end where there is
+        none. Raises where a leader does not answer."""
         ...
 
     async def step_down(self) -> None:

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 def print_status(status: dict[str, Any], rates: Rates, health: str) -> None:
     from braidmq.cli.output import print_table, printable
-    from braidmq.cli.status_view import counted, shown_ms, shown_seconds, sized
+    from braidmq.cli.status_view import counted, lag_text, shown_ms, shown_seconds, sized
     from braidmq.cli.terminal import paint
 
     colour = {"healthy": "green", "degraded": "yellow", "unhealthy": "red"}[health]
@@ -98,9 +98,10 @@ def print_status(status: dict[str, Any], rates: Rates, health: str) -> None:
         groups = sorted(status["groups"], key=lambda row: (-row["lag"], row["group"]))
         print()
         rows = [
-            (row["group"], row["topic"], row["state"], row["members"], row["lag"], shown_ms(row["lag_ms"]))
+            (row["group"], row["topic"], row["state"], row["members"], lag_text(row) if row.get("unknown") else row["lag"],
+             shown_ms(row["lag_ms"]))
             for row in groups[:_ROWS]
-        ]
+        ]  # fmt: skip
         print_table(("GROUP", "TOPIC", "STATE", "MEMBERS", "LAG", "BEHIND"), rows)
         _more(len(groups))
 

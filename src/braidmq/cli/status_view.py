@@ -99,6 +99,10 @@ def findings(status: dict[str, Any]) -> list[Finding]:
         )
         for row in sorted(late, key=lambda row: -row["lag_ms"])[:5]
     ]  # fmt: skip
+    unknown = [row for row in status["groups"] if row.get("unknown")]
+    if unknown:
+        text = f"how far {len(unknown)} groups are behind is not known: leaders do not answer, as for group {unknown[0]['group']}"
+        found.append(Finding("degraded", f"{text} on {unknown[0]['topic']}", "`braid cluster status` shows which nodes are away"))
     dropping = [row for row in status["queues"] if row["dropped"]]
     found += [
         Finding("note", f"fq queue {row['queue']} dropped {row['dropped']:,} messages", "its consumers are too slow")
@@ -136,6 +140,11 @@ def counted(number: float) -> str:
         if number >= limit:
             return f"{number / (1000 if unit == 'k' else limit):.1f}{unit}"
     return f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
+
+
+def lag_text(row: dict[str, Any]) -> str:
+    """Records that a group has not read; with a plus where leaders did not say of all partitions."""
+    return f"{row['lag']:,}{'+' if row.get('unknown') else ''}"
 
 
 def shown_ms(ms: float) -> str:

@@ -152,7 +152,7 @@ def view_lines(look: Look, choice: Choice, size: tuple[int, int]) -> list[str]:
 
 
 def _table(look: Look, choice: Choice, room: int) -> list[str]:
-    from braidmq.cli.status_view import counted, shown_ms, sized
+    from braidmq.cli.status_view import counted, lag_text, shown_ms, sized
 
     status, rates = look.status, look.rates
     rows: list[tuple[str, ...]]
@@ -172,7 +172,7 @@ def _table(look: Look, choice: Choice, room: int) -> list[str]:
         by_group = {"rate": lambda row: (-rate(row), row["group"]), "name": lambda row: (row["group"], row["topic"])}
         shown = sorted(status["groups"], key=by_group.get(choice.sort, lambda row: (-row["lag"], row["group"])))[:room]
         rows = [
-            (row["group"], row["topic"], row["state"], str(row["members"]), f"{row['lag']:,}", shown_ms(row["lag_ms"]),
+            (row["group"], row["topic"], row["state"], str(row["members"]), lag_text(row), shown_ms(row["lag_ms"]),
              counted(rate(row)))
             for row in shown
         ]  # fmt: skip

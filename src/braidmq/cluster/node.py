@@ -27,6 +27,7 @@ from braidmq.broker.topics import Topic
 from braidmq.cluster.coordinator import Coordinator
 from braidmq.cluster.journal_transfer import JournalTransfer
 from braidmq.cluster.journals import INTERNAL, INTERNAL_KEYS, STATE_KEY, JournalGroup
+from braidmq.cluster.leader_looks import LeaderLooks
 from braidmq.cluster.messages import pack, unpack
 from braidmq.cluster.node_calls import NodeCalls
 from braidmq.cluster.node_lists import NodeLists
@@ -124,6 +125,8 @@ class ClusterNode(NodeCalls):
         """Set when this node has to begin anew: it lies ready on its disk what the cluster decided without it."""
         self.lists_of_others = NodeLists(self).of_others
         self.come = WhatComes(self).ask
+        looks = LeaderLooks(self)
+        self.look, self.offsets_since = looks.look, looks.offsets_since
         SteppingAside(self)
         self.quorum_fault = ""
         """Why the quorum does not answer; empty while it does."""

@@ -115,7 +115,7 @@ class NodeCalls:
 
         async def ask(leader: str, keys: list[LogKey]) -> None:
             if leader == self.node:
-                said = [self._place_led(*key) for key in keys]
+                said = [self.place_led(*key) for key in keys]
             else:
                 payload = await self.transport.call(leader, ClusterOp.PARTITION_PLACES, pack(keys), _CALL_S)
                 said = [(start, end, size) for start, end, size in unpack(payload)[0]]
@@ -125,9 +125,9 @@ class NodeCalls:
         return [[found[topic.id, partition] for partition in range(topic.partitions)] for topic in topics]
 
     async def leader_places_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
-        return pack([self._place_led(topic_id, partition) for topic_id, partition in unpack(payload)[0]])
+        return pack([self.place_led(topic_id, partition) for topic_id, partition in unpack(payload)[0]])
 
-    def _place_led(self, topic_id: int, partition: int) -> tuple[int, int, int]:
+    def place_led(self, topic_id: int, partition: int) -> tuple[int, int, int]:
         topic = self.broker.topics.by_id(topic_id)
         if topic is None or not self.leads(topic_id, partition):
             raise self.not_leader(topic_id, partition)
@@ -137,29 +137,6 @@ class NodeCalls:
             raise BraidError("NOT_LEADER", reason=reason)
         log = self.broker.log_of(topic, partition)
         return log.log_start, log.high_watermark, log.size_bytes
-
-    async def look_at_ends(self, name: str) -> None:
-        """See to it that what this node has of a topic reaches as far as its leaders do now."""
-        topic = self.broker.topics.get(name)
-        if topic is None:
-            return
-        for partition, (_, end) in enumerate(await self.places(topic)):
-            state = self.table.state((topic.id, partition))
-            if state is None or self.node not in state.isr:
-                continue
-            log = self.broker.log_of(topic, partition)
-            reached = asyncio.Event()
-            if log.high_watermark < end:
-                log.watch_tail(reached, reached.set)
-                try:
-                    async with asyncio.timeout(self.settings.suspect_s):
-                        while log.high_watermark < end:
-                            await reached.wait()
-                            reached.clear()
-                except TimeoutError:
-                    logger.info("%s/%d: this node is behind", topic.name, partition)
-                finally:
-                    log.unwatch_tail(reached)
 
     async def look_at_journals(self) -> None:
         """See to it that the journals here are applied as far as those of the coordinator are now."""

@@ -47,6 +47,8 @@ class ClusterOp(IntEnum):
     NODE_LIST = 0xF0
     PARTITION_PLACES = 0xF1
     PARTITIONS_COME = 0xF2
+    PARTITION_LOOK = 0xF3
+    PARTITION_SINCE = 0xF4
 
 
 class Transport(Protocol):

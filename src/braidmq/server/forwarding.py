@@ -63,11 +63,6 @@ _ONCE: Final = frozenset({
 })  # fmt: skip
 """What asked twice would be done twice, or answered with an error: where no answer came, whoever asked has to decide."""
 
-_READS_ENDS: Final = frozenset({
-    Op.SUBSCRIBE, Op.GET_LAG, Op.GROUP_LAG, Op.RESET_OFFSET, Op.SEEK_TO_TIMESTAMP, Op.STAGE_PUBLISH, Op.GROUP_JOIN,
-})  # fmt: skip
-"""What looks at where partitions end: the coordinator has to have seen what their leaders have."""
-
 logger = logging.getLogger("braidmq.cluster")
 
 
@@ -83,8 +78,12 @@ class RemoteCaller:
         self.address = self.ip = self.reached_at = ""
         self._memberships: set[tuple[int, str]] = set()
         self._commits: set[str] = set()
+        self._gone = False
 
     def remember_membership(self, topic_id: int, group: str) -> None:
+        if self._gone:
+            # The connection ended while its request was run.
+            self.broker.unsubscribe(topic_id, group, self)
         self._memberships.add((topic_id, group))
 
     def first_commit(self, group: str) -> bool:
@@ -100,6 +99,7 @@ class RemoteCaller:
         self._commits.clear()
 
     def lost(self) -> None:
+        self._gone = True
         broker = self.broker
         for topic_id, group in self._memberships:
             broker.unsubscribe(topic_id, group, self)
@@ -127,9 +127,8 @@ class Forwarding:
         if self._node.coordinates:
             return False
         if isinstance(request, flymq.SeekToTimestamp) and not request.group:
-            # It moves no group, and the leader has all of the partition.
-            topic = self._broker.topics.get(request.topic)
-            return topic is None or not self._node.leads(topic.id, request.partition)
+            # It moves no group, and any node may ask the leader.
+            return self._broker.topics.get(request.topic) is None
         if request.op in COORDINATED:
             return True
         if request.op not in _ADMITTED:
@@ -219,8 +218,6 @@ class Forwarding:
         try:
             request, _ = flymq.decode_request(op, flymq.unpack_payload(flags, payload), caller.dialect)
             authorize(caller, request)
-            if request.op in _READS_ENDS:
-                await self._node.look_at_ends(getattr(request, "topic", ""))
             outcome = OPERATIONS[request.op](caller, request)
             return outcome if isinstance(outcome, list) else await outcome
         except BraidError as error:

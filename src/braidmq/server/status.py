@@ -141,6 +141,7 @@ class Documents:
             rows.append({
                 "group": group.group, "topic": group.topic, "state": group.state, "members": len(group.members),
                 "lag": lag.records if lag is not None else 0, "lag_ms": lag.ms if lag is not None else 0,
+                "unknown": lag.unknown if lag is not None else [],
                 "committed": sum(offset for _, offset in group.offsets),
             })  # fmt: skip
         return rows

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from braidmq.admin.call import Call, Nothing, PageQuery
 from braidmq.admin.shapes import Bounds
 from braidmq.base import limits
-from braidmq.base.errors import BraidError
 from braidmq.broker.group_lag import GroupLag
 from braidmq.broker.groups import GroupInfo
 from braidmq.broker.pace import Pace
@@ -21,10 +20,10 @@ class GroupPartition:
 
     partition: int
     offset: Annotated[int, "the next one to be read; 0 where nothing was committed"]
-    lag: Annotated[int, "records that are not read yet"]
-    newest_offset: int
-    lag_ms: Annotated[int, "age of the oldest record that is not read yet"]
     committed: Annotated[bool, "whether the group ever committed here"]
+    lag: Annotated[int | None, "records that are not read yet; missing while the partition's leader does not say"] = None
+    newest_offset: Annotated[int | None, "the next one to be written; missing like the lag"] = None
+    lag_ms: Annotated[int | None, "age of the oldest record that is not read yet; missing like the lag"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class GroupRow:
     member_ids: list[str]
     generation: int
     protocol: Annotated[str, "who keeps its place by it: flymq, blipmq, fq or spark"]
+    unknown: Annotated[list[int], "partitions whose leaders do not answer: what the group has not read of them is not in its lag"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,9 @@ async def list_groups(call: Call[GroupQuery, Nothing]) -> list[GroupRow]:
             infos.append(info)
     shown, cursor = call.page(infos, lambda info: (info.topic, info.group), query)
     call.link_next(cursor)
-    rows = []
-    for info in shown:
-        try:
-            rows.append(_row(info, await call.broker.coordinator.group_lag(info.topic, info.group)))
-        except BraidError as gone:
-            if gone.code not in ("GROUP_NOT_FOUND", "TOPIC_NOT_FOUND"):
-                raise
-    return rows
+    lags = await call.broker.coordinator.lags_of([(info.topic, info.group) for info in shown])
+    known = {(lag.topic, lag.group): lag for lag in lags}
+    return [_row(info, known[info.topic, info.group]) for info in shown if (info.topic, info.group) in known]
 
 
 async def get_group(call: Call[Nothing, Nothing]) -> GroupRow:
@@ -173,12 +168,14 @@ async def _described(call: Call[Nothing, Nothing], topic: str, group: str) -> Gr
 def _row(info: GroupInfo, lag: GroupLag) -> GroupRow:
     committed = dict(info.offsets)
     partitions = [
-        GroupPartition(each.partition, each.committed, each.records, each.latest, each.ms, each.partition in committed)
+        GroupPartition(each.partition, each.committed, each.partition in committed, each.records, each.latest, each.ms)
+        if each.fault is None
+        else GroupPartition(each.partition, each.committed, each.partition in committed)
         for each in lag.partitions
     ]
     return GroupRow(
         info.group, info.topic, len(info.members), info.state, lag.records, partitions, lag.ms, list(info.members), info.generation,
-        _protocol(info.group),
+        _protocol(info.group), lag.unknown,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ class TopicFigures:
     worst_lag: Annotated[int | None, "records that the group furthest behind has not read"] = None
     worst_lag_ms: Annotated[int | None, "how old the oldest of them is"] = None
     worst_group: str | None = None
+    lag_unknown: Annotated[bool, "whether leaders do not answer, so that a group may be further behind"] = False
 
 
 async def list_topic_figures(call: Call[TopicQuery, Nothing]) -> list[TopicFigures]:
@@ -59,4 +60,4 @@ def _figures(name: str, rate: float, lags: list[GroupLag]) -> TopicFigures:
     if not lags:
         return TopicFigures(name, rate, 0)
     worst = max(lags, key=lambda lag: (lag.records, lag.ms))
-    return TopicFigures(name, rate, len(lags), worst.records, worst.ms, worst.group)
+    return TopicFigures(name, rate, len(lags), worst.records, worst.ms, worst.group, any(lag.unknown for lag in lags))

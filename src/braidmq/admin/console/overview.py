@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -11,11 +11,16 @@ from braidmq.admin.console.view import PageRoute, View
 _BUSIEST: Final = 8
 
 
+def _by_lag(row: Any) -> tuple[bool, int, str, str]:
+    """Those furthest behind first; of whom that is not known, before them."""
+    return not row.unknown, -row.lag, row.topic, row.name
+
+
 async def show_overview(view: View) -> Response:
     version = await view.fetch("get_version")
     cluster = await view.fetch("get_cluster")
     identity = await view.identity()
-    groups = sorted(await view.fetch("list_groups", query={"limit": 500}), key=lambda row: (-row.lag, row.topic, row.name))
+    groups = sorted(await view.fetch("list_groups", query={"limit": 500}), key=_by_lag)
     letters = await view.fetch("list_letter_topics")
     disk = await view.fetch("get_disk") if identity.admin else None
     return await view.render(

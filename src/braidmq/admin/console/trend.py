@@ -44,7 +44,7 @@ class LagTrend:
         """Samples of a group, the oldest first, with one of now."""
         broker = self._site.server.broker
         self._add(await self._site.gate.ask(lambda: broker.coordinator.group_lag(topic, group)))
-        return list(self._samples[topic, group])
+        return list(self._samples.get((topic, group), ()))
 
     async def _watch(self) -> None:
         site = self._site
@@ -68,6 +68,9 @@ class LagTrend:
             del self._samples[gone]
 
     def _add(self, lag: GroupLag) -> None:
+        if lag.unknown:
+            # A gap in the plot says so.
+            return
         kept = self._samples.setdefault((lag.topic, lag.group), deque(maxlen=_KEPT))
         now = self._site.server.clock.now_ms() / 1000
         if not kept or now - kept[-1][0] >= _EVERY_SECONDS / 2:

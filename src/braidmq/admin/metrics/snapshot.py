@@ -51,6 +51,7 @@ class MetricsReader:
         self._lags: list[tuple[str, str, int, int]] = []
         """Topic, group, records, milliseconds."""
         self._groups = 0
+        self._lags_unknown = 0
         self._lags_at = float("-inf")
         self._reading_lags = False
 
@@ -171,14 +172,17 @@ class MetricsReader:
             try:
                 lags = await broker.coordinator.lags()
                 self._groups = len(lags)
-                rows = [(lag.topic, lag.group, lag.records, lag.ms) for lag in lags]
+                # A group of which part is not known has no sample: too small a figure would look like one that reads.
+                rows = [(lag.topic, lag.group, lag.records, lag.ms) for lag in lags if not lag.unknown]
+                self._lags_unknown = len(lags) - len(rows)
                 rows.sort(key=lambda row: row[2], reverse=True)
                 self._lags = rows[: limits.METRIC_GROUPS_MAX]
                 self._lags_at = now_s
             finally:
                 self._reading_lags = False
         found.put("braid_groups", self._groups)
-        found.put("braid_groups_not_shown", self._groups - len(self._lags))
+        found.put("braid_groups_lag_unknown", self._lags_unknown)
+        found.put("braid_groups_not_shown", self._groups - len(self._lags) - self._lags_unknown)
         for topic, group, records, ms in self._lags:
             found.put("braid_group_lag_records", records, topic, group)
             found.put("braid_group_lag_seconds", ms / 1000, topic, group)

@@ -63,6 +63,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("braid_groups", "gauge", "Consumer groups."),
     Metric("braid_group_lag_records", "gauge", "Records that a group has not read yet.", ("topic", "group")),
     Metric("braid_group_lag_seconds", "gauge", "Age of the oldest record that a group has not read yet.", ("topic", "group")),
+    Metric("braid_groups_lag_unknown", "gauge", "Groups whose lag is not known: a leader of their topic does not answer."),
     Metric("braid_groups_not_shown", "gauge", "Groups without metrics of their own, beyond the limit."),
     # --- connections and subscriptions
     Metric("braid_connections", "gauge", "Connections that are open.", ("protocol",)),

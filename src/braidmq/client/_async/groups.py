@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from braidmq.base.errors import BraidError
+from braidmq.client.faults import lacks_opcode
 from braidmq.client.models import GroupPartition, GroupState, OffsetChange
 from braidmq.wire import flymq
 
@@ -75,10 +76,10 @@ class Groups:
             raise BraidError("INVALID_ARGUMENT", reason="give one of earliest or latest, an offset, and a time")
         if to not in (None, "earliest", "latest"):
             raise BraidError("INVALID_RESET_MODE", mode=to)
-        info = await self._asker.ask(flymq.Metadata(topic), flymq.TopicMetadata)
-        chosen = range(len(info.partitions)) if partitions is None else list(dict.fromkeys(partitions))
+        ends = await self._ends(topic)
+        chosen = range(len(ends)) if partitions is None else list(dict.fromkeys(partitions))
         for number in chosen:
-            if not 0 <= number < len(info.partitions):
+            if not 0 <= number < len(ends):
                 raise BraidError("PARTITION_NOT_FOUND", partition=number)
         before = await self._asker.ask_all([flymq.GetLag(topic, group, number) for number in chosen], flymq.Lag)
         if timestamp_ms is not None:
@@ -86,11 +87,11 @@ class Groups:
             lookups = [flymq.SeekToTimestamp(topic, "", number, timestamp_ms) for number in chosen]
             after = [found.offset for found in await self._asker.ask_all(lookups, flymq.Offset)]
         else:
-            parts = [info.partitions[number] for number in chosen]
+            parts = [ends[number] for number in chosen]
             if offset is not None:
-                after = [min(max(offset, part.oldest), part.newest) for part in parts]
+                after = [min(max(offset, oldest), newest) for oldest, newest in parts]
             else:
-                after = [part.oldest if to == "earliest" else part.newest for part in parts]
+                after = [oldest if to == "earliest" else newest for oldest, newest in parts]
         changes = [
             OffsetChange(topic, number, old.committed, new) for number, old, new in zip(chosen, before, after, strict=True)
         ]
@@ -98,6 +99,20 @@ class Groups:
             resets = [flymq.ResetOffset(topic, group, change.partition, "offset", change.after) for change in changes]
             await self._asker.ask_all(resets, flymq.Ok)
         return changes
+
+    async def _ends(self, topic: str) -> list[tuple[int, int]]:
+        """The oldest offset of each partition and the next one to be written. In a cluster the leaders say it, or it is an error:
+        METADATA has what the node that was asked knows."""
+        try:
+            places = (await self._asker.ask(flymq.TopicPlaces((topic,)), flymq.Places)).topics
+        except BraidError as fault:
+            if not lacks_opcode(fault):
+                raise
+            info = await self._asker.ask(flymq.Metadata(topic), flymq.TopicMetadata)
+            return [(part.oldest, part.newest) for part in info.partitions]
+        if not places:
+            raise BraidError("TOPIC_NOT_FOUND", topic=topic)
+        return [(part.oldest, part.newest) for part in places[0].partitions]
 
     async def rm(self, group: str, topic: str | None = None) -> None:
         """Delete a group's offsets, on one topic or on all. Members that live come back and begin without offsets."""

@@ -15,12 +15,24 @@ from braidmq.wire.flymq import TopicPartition
 # --- published clients
 
 
-def subscribe(caller: Caller, request: flymq.Subscribe) -> Answer:
+def subscribe(caller: Caller, request: flymq.Subscribe) -> Outcome:
     broker = caller.broker
+    if broker.peers is not None:
+        return _subscribe_in_cluster(caller, request)
     with noted_groups(caller, request.group, (request.topic,), "subscribe"):
         offset = broker.subscribe(request.topic, request.group, request.partition, request.mode, caller, caller.address)
     if request.group:
         caller.remember_membership(broker.topic(request.topic).id, request.group)
+    return respond(caller, request, flymq.Offset(offset))
+
+
+async def _subscribe_in_cluster(caller: Caller, request: flymq.Subscribe) -> Answer:
+    with noted_groups(caller, request.group, (request.topic,), "subscribe"):
+        offset = await caller.broker.coordinator.subscribe_in_cluster(
+            request.topic, request.group, request.partition, request.mode, caller, caller.address
+        )
+    if request.group:
+        caller.remember_membership(caller.broker.topic(request.topic).id, request.group)
     return respond(caller, request, flymq.Offset(offset))
 
 
@@ -84,7 +96,8 @@ def group_lag(caller: Caller, request: flymq.GroupLag) -> Outcome:
 
 
 async def _group_lag_read(caller: Caller, request: flymq.GroupLag) -> Answer:
-    return _lag_answer(caller, request, await caller.broker.coordinator.group_lag(request.topic, request.group))
+    lag = await caller.broker.coordinator.group_lag(request.topic, request.group)
+    return _lag_answer(caller, request, lag.complete())
 
 
 def _lag_answer(caller: Caller, request: flymq.GroupLag, lag: GroupLag) -> Answer:
@@ -99,12 +112,7 @@ async def delete_group(caller: Caller, request: flymq.DeleteGroup) -> Answer:
 
 
 async def seek_to_timestamp(caller: Caller, request: flymq.SeekToTimestamp) -> Answer:
-    coordinator, peers = caller.broker.coordinator, caller.broker.peers
-    topic = caller.broker.topics.get(request.topic)
-    known = topic is not None and 0 <= request.partition < topic.partitions
-    if peers is not None and topic is not None and known and not peers.holds(topic.id, request.partition):
-        # A coordinator without a replica would find no record at all, and send whoever asks to the beginning.
-        raise peers.not_leader(topic.id, request.partition)
+    coordinator = caller.broker.coordinator
     before = coordinator.position(request.topic, request.group, request.partition)
     with noted_groups(caller, request.group, (request.topic,), "seek"):
         offset = await coordinator.seek(request.topic, request.group, request.partition, request.timestamp)

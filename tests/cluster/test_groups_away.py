@@ -1,0 +1,314 @@
+"""Groups where the coordinator has no replica of what they read, or one that is behind: they begin, are moved and are measured by
+what the leaders say, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from three_nodes import Nodes
+from web_client import WebClient
+
+from braidmq.admin.metrics.snapshot import MetricsReader
+from braidmq.admin.service import WebService
+from braidmq.base.config import Listen
+from braidmq.base.config_listen import HttpListen
+from braidmq.base.disk import Buffer
+from braidmq.base.errors import BraidError
+from braidmq.broker.topics import Topic
+from braidmq.client import Client, connect
+from braidmq.client._async.asking import expect
+from braidmq.client._async.connection import encode
+from braidmq.client.addresses import parse_address
+from braidmq.cluster.replication.replication import Replication
+from braidmq.cluster.replication.settings import ReplicationSettings
+from braidmq.cluster.transport import ClusterOp
+from braidmq.cluster.transport_tcp import TcpTransport
+from braidmq.server.forwarding import RemoteCaller
+from braidmq.server.operations import OPERATIONS
+from braidmq.wire import flymq
+from braidmq.wire.flymq import Op
+
+PATIENCE_S = 60.0
+PARTITIONS = 2
+RECORDS = 5
+"""In each partition."""
+_SETTINGS: dict[str, Any] = {
+    "listen": (Listen("flymq", "127.0.0.1", 0),), "admin_listen": HttpListen("http", "127.0.0.1", 0), "metrics_enabled": False,
+    "health_enabled": False,
+}  # fmt: skip
+
+
+def _run(work: object) -> None:
+    asyncio.run(asyncio.wait_for(work, 120))  # type: ignore[arg-type]
+
+
+async def _said(nodes: Nodes, name: str, request: flymq.Request, kind: type[object]) -> Any:
+    """What one node, and no other, answers, once."""
+    async with connect(nodes.address(name)) as client:
+        pool = client._asker._pools.at(parse_address(nodes.address(name)))
+        return expect(request, (await pool.call([encode(request)], PATIENCE_S, again=False))[0], kind)
+
+
+async def _away(nodes: Nodes, client: Client, partitions: int = PARTITIONS) -> Topic:
+    """A topic whose replicas are on the two nodes that do not coordinate."""
+    await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 3 for name in nodes.servers))
+    coordinator = nodes.coordinator()
+    others = "".join(name for name in "abc" if name != coordinator)
+    await client.create_topic("orders", partitions)
+    topic = nodes.servers[coordinator].broker.topic("orders")
+    for number in range(partitions):
+        await client.cluster.reassign("orders", number, (others, others[::-1])[number % 2])
+
+    def placed() -> bool:
+        known = [nodes.node(name).partition_info(topic.id, number) for name in "abc" for number in range(partitions)]
+        return all(set(part.replicas) == set(others) and part.leader in others and not part.target for part in known)
+
+    await nodes.until(placed)
+    return topic
+
+
+async def _committed(nodes: Nodes, group: str) -> dict[int, int]:
+    async with connect(nodes.address("a")) as client:
+        return await client.group.committed(group, "orders")
+
+
+async def _filled(client: Client) -> int:
+    """A time in the middle of the records; that of the first comes back as `after` the oldest were written."""
+    middle_ms = 0
+    for number in range(RECORDS):
+        for partition in range(PARTITIONS):
+            at = await client.produce("orders", b"%d" % number, partition=partition)
+        if number == 1:
+            middle_ms = at.timestamp + 1
+            while time.time() * 1000 < middle_ms:  # noqa: ASYNC110 (a clock tells nobody)
+                await asyncio.sleep(0.001)
+    return middle_ms
+
+
+@contextlib.asynccontextmanager
+async def _web(nodes: Nodes, name: str) -> AsyncIterator[WebClient]:
+    service = WebService(nodes.servers[name])
+    yield WebClient(service.start()["admin"])
+    await service.stop()
+
+
+async def _get(web: WebClient, path: str) -> Any:
+    answer = await asyncio.to_thread(web.get, path)
+    assert answer.status == 200
+    return answer.json
+
+
+async def _metrics(nodes: Nodes, name: str) -> dict[str, dict[tuple[str, ...], Any]]:
+    return cast("dict[str, dict[tuple[str, ...], Any]]", (await MetricsReader(nodes.servers[name]).read()).values)
+
+
+def test_a_group_is_moved_to_where_leaders_say(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path, **_SETTINGS) as nodes, connect(nodes.address("a")) as client:
+            await _away(nodes, client)
+            middle_ms = await _filled(client)
+            for name in "abc":
+                for number in range(PARTITIONS):
+                    await _said(nodes, name, flymq.ResetOffset("orders", f"end-{name}", number, "latest"), flymq.Ok)
+                    since = flymq.ResetOffset("orders", f"since-{name}", number, "timestamp", middle_ms)
+                    await _said(nodes, name, since, flymq.Ok)
+                assert await _committed(nodes, f"end-{name}") == dict.fromkeys(range(PARTITIONS), RECORDS)
+                assert await _committed(nodes, f"since-{name}") == dict.fromkeys(range(PARTITIONS), 2)
+                seek = flymq.SeekToTimestamp("orders", f"seek-{name}", 1, middle_ms)
+                assert (await _said(nodes, name, seek, flymq.Offset)).offset == 2
+                assert await _committed(nodes, f"seek-{name}") == {1: 2}
+                asked = flymq.SeekToTimestamp("orders", "", 0, middle_ms)
+                assert (await _said(nodes, name, asked, flymq.Offset)).offset == 2
+                async with connect(nodes.address(name)) as other:
+                    changes = await other.group.seek(f"sought-{name}", "orders", "latest")
+                    assert [change.after for change in changes] == [RECORDS] * PARTITIONS
+                # The API moves all partitions at once, on the node that is asked.
+                async with _web(nodes, name) as web:
+                    path = f"/api/v1/topics/orders/groups/api-{name}/reset"
+                    for body, wanted in (({"mode": "timestamp", "value": middle_ms}, 2), ({"mode": "latest"}, RECORDS)):
+                        answer = await asyncio.to_thread(web.post, path, body)
+                        assert [change["after"] for change in answer.json["changes"]] == [wanted] * PARTITIONS
+                assert await _committed(nodes, f"api-{name}") == dict.fromkeys(range(PARTITIONS), RECORDS)
+
+    _run(work())
+
+
+def test_a_new_group_begins_where_the_leader_ends(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
+            await _away(nodes, client)
+            await _filled(client)
+            for name in "abc":
+                for mode, wanted in (("latest", RECORDS), ("", RECORDS), ("earliest", 0), ("commit", 0)):
+                    request = flymq.Subscribe("orders", f"new-{name}-{mode}", 0, mode)
+                    assert (await _said(nodes, name, request, flymq.Offset)).offset == wanted
+                with pytest.raises(BraidError, match="INVALID_MODE"):
+                    await _said(nodes, name, flymq.Subscribe("orders", "g", 0, "sideways"), flymq.Offset)
+            async with client.consumer("orders", group="readers", start="latest") as consumer:
+                assert await consumer.poll(timeout_s=0.1) == []
+                await client.produce("orders", b"new", partition=1)
+                (record,) = await consumer.poll(timeout_s=PATIENCE_S)
+                assert (record.value, record.offset) == (b"new", RECORDS)
+
+    _run(work())
+
+
+def test_a_connection_that_ends_while_it_subscribes_is_no_member(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
+            await _away(nodes, client, 1)
+            broker = nodes.servers[nodes.coordinator()].broker
+            for group, ends in (("stays", False), ("brief", True)):
+                # As a node that is lost with it leaves it.
+                caller = RemoteCaller(broker)
+                outcome = OPERATIONS[Op.SUBSCRIBE](caller, flymq.Subscribe("orders", group, 0, "latest"))
+                assert not isinstance(outcome, list), "the leader is asked meanwhile"
+                if ends:
+                    caller.lost()
+                await outcome
+                await client.commit("orders", group, 0, 0)
+                assert len(broker.coordinator.describe("orders", group).members) == (not ends)
+
+    _run(work())
+
+
+def test_lag_is_what_leaders_say_at_every_node(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path, **_SETTINGS) as nodes, connect(nodes.address("a")) as client:
+            await _away(nodes, client)
+            before_ms = time.time() * 1000
+            await _filled(client)
+            written_ms = time.time() * 1000
+            await client.commit("orders", "readers", 0, 2)
+            for name in "abc":
+                one = await _said(nodes, name, flymq.GetLag("orders", "readers", 0), flymq.Lag)
+                assert (one.committed, one.latest, one.lag) == (2, RECORDS, RECORDS - 2)
+                found = await _said(nodes, name, flymq.GroupLag("orders", "readers"), flymq.PartitionLags)
+                rows = [(row.committed, row.latest, row.lag) for row in found.partitions]
+                assert rows == [(2, RECORDS, RECORDS - 2), (0, RECORDS, RECORDS)]
+                now_ms = time.time() * 1000
+                assert all(now_ms - written_ms - 1 <= row.lag_ms <= now_ms - before_ms + 1 for row in found.partitions)
+                # What a node shows for itself is right as soon as it knows of the commit.
+                groups = nodes.servers[name].broker.groups
+                await nodes.until(
+                    lambda groups=groups: groups.committed(  # type: ignore[misc]
+                        nodes.servers["a"].broker.topic("orders").id, "readers", 0
+                    ) == 2
+                )  # fmt: skip
+                async with _web(nodes, name) as web:
+                    for row in ((await _get(web, "/api/v1/consumer-groups"))[0],
+                                await _get(web, "/api/v1/topics/orders/groups/readers")):  # fmt: skip
+                        assert (row["lag"], row["unknown"]) == (2 * RECORDS - 2, []) and row["lag_ms"] > 0
+                        assert [part["newest_offset"] for part in row["partitions"]] == [RECORDS] * PARTITIONS
+                    (figures,) = await _get(web, "/api/v1/topic-figures")
+                    assert (figures["worst_lag"], figures["lag_unknown"]) == (2 * RECORDS - 2, False)
+                metrics = await _metrics(nodes, name)
+                assert metrics["braid_group_lag_records"] == {("orders", "readers"): 2 * RECORDS - 2}
+                assert metrics["braid_group_lag_seconds"]["orders", "readers"] > 0
+                async with connect(nodes.address(name)) as other:
+                    (status,) = (await other.upkeep.document("status"))["groups"]
+                assert (status["lag"], status["unknown"]) == (2 * RECORDS - 2, []) and status["lag_ms"] > 0
+
+    _run(work())
+
+
+def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
+            await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 3 for name in nodes.servers))
+            await client.create_topic("orders", 1)
+            coordinator = nodes.coordinator()
+            leader = next(name for name in "abc" if name != coordinator)
+            topic = nodes.servers[coordinator].broker.topic("orders")
+            await client.cluster.lead("orders", 0, leader)
+            await nodes.until(lambda: all(nodes.node(name).leader_of(topic.id, 0) == leader for name in "abc"))
+            transport = cast("TcpTransport", nodes.node(leader).transport)
+            answer = transport._handlers[ClusterOp.REPLICA_FETCH]
+
+            async def silent(node: str, payload: memoryview) -> Sequence[Buffer]:
+                if node == coordinator:
+                    await asyncio.Event().wait()
+                return await answer(node, payload)
+
+            await client.produce("orders", b"first")
+            transport.serve(ClusterOp.REPLICA_FETCH, silent)
+            # Once nobody waits for that replica any more.
+            await client.produce("orders", b"second")
+            assert nodes.servers[coordinator].broker.log_of(topic, 0).high_watermark < 2
+            assert (await _said(nodes, coordinator, flymq.GetLag("orders", "g", 0), flymq.Lag)).latest == 2
+            assert (await _said(nodes, coordinator, flymq.Subscribe("orders", "g", 0, "latest"), flymq.Offset)).offset == 2
+            await _said(nodes, coordinator, flymq.ResetOffset("orders", "g", 0, "latest"), flymq.Ok)
+            assert await _committed(nodes, "g") == {0: 2}
+
+    _run(work())
+
+
+def test_what_no_leader_says_is_not_made_up(tmp_path: Path) -> None:
+    """A leader that has just begun says no end before it knows how far readers may have seen."""
+
+    async def work() -> None:
+        nodes = Nodes(tmp_path, **_SETTINGS)
+        # So long replicas count as in sync that are not heard.
+        nodes.replication = ReplicationSettings(lag_s=PATIENCE_S)
+        async with nodes, connect(nodes.address("a")) as client:
+            topic = await _away(nodes, client)
+            await _filled(client)
+            await client.commit("orders", "readers", 0, 3)
+            await client.commit("orders", "readers", 1, 4)
+            leader, key = nodes.leader("orders"), (topic.id, 0)
+            for name in "abc":
+                if name != leader:
+                    cast("Replication", nodes.node(name).replication)._unfollow(key)
+            unseen = asyncio.create_task(client.produce("orders", b"unseen", partition=0))
+            log = nodes.servers[leader].broker.log_of(topic, 0)
+            await nodes.until(lambda: log.log_end == RECORDS + 1)
+            cast("Replication", nodes.node(leader).replication)._led[key].epoch_start = log.log_end
+            for name in "abc":
+                for request in (
+                    flymq.ResetOffset("orders", "readers", 0, "latest"),
+                    flymq.ResetOffset("orders", "readers", 0, "earliest"),
+                    flymq.ResetOffset("orders", "readers", 0, "timestamp", 1),
+                    flymq.SeekToTimestamp("orders", "readers", 0, 1),
+                    flymq.SeekToTimestamp("orders", "", 0, 1),
+                    flymq.Subscribe("orders", "readers", 0, "latest"),
+                    flymq.Subscribe("orders", "new", 0, "commit"),
+                    flymq.GetLag("orders", "readers", 0),
+                    flymq.GroupLag("orders", "readers"),
+                ):
+                    with pytest.raises(BraidError) as refused:
+                        await _said(nodes, name, request, object)
+                    assert refused.value.code == "NOT_LEADER" and refused.value.retriable, request
+                # Nothing of it happened, and what needs no end works.
+                assert await _committed(nodes, "readers") == {0: 3, 1: 4}
+                subscribed = await _said(nodes, name, flymq.Subscribe("orders", "readers", 0, "commit"), flymq.Offset)
+                assert subscribed.offset == 3
+                assert (await _said(nodes, name, flymq.GetLag("orders", "readers", 1), flymq.Lag)).lag == RECORDS - 4
+                await nodes.until(
+                    lambda name=name: nodes.servers[name].broker.groups.committed(topic.id, "readers", 1) == 4  # type: ignore[misc]
+                )
+                async with _web(nodes, name) as web:
+                    (row,) = await _get(web, "/api/v1/consumer-groups")
+                    assert (row["lag"], row["unknown"]) == (RECORDS - 4, [0])
+                    first, second = row["partitions"]
+                    assert first == {"partition": 0, "offset": 3, "committed": True}
+                    assert (second["lag"], second["newest_offset"]) == (RECORDS - 4, RECORDS)
+                    assert (await _get(web, "/api/v1/topic-figures"))[0]["lag_unknown"]
+                    page = await asyncio.to_thread(web.get, "/console/topics/orders/groups/readers")
+                    assert "at least 1" in page.body.decode() and "not known" in page.body.decode()
+                    page = await asyncio.to_thread(web.get, "/console/groups")
+                    assert "at least 1" in page.body.decode()
+                metrics = await _metrics(nodes, name)
+                assert metrics["braid_groups_lag_unknown"] == {(): 1} and not metrics.get("braid_group_lag_records")
+                async with connect(nodes.address(name)) as other:
+                    (status,) = (await other.upkeep.document("status"))["groups"]
+                assert status["unknown"] == [0]
+            unseen.cancel()
+            await asyncio.gather(unseen, return_exceptions=True)
+
+    _run(work())
