@@ -14,7 +14,8 @@ from braidmq.base.config import Config, Listen
 from braidmq.base.disk_real import RealDisk
 from braidmq.broker.settings import BrokerSettings
 from braidmq.cluster.hello import Identity
-from braidmq.cluster.node import ClusterNode, NodeSettings
+from braidmq.cluster.node import ClusterNode
+from braidmq.cluster.node_settings import NodeSettings
 from braidmq.cluster.quorum_local import LocalQuorum
 from braidmq.cluster.replication.settings import ReplicationSettings
 from braidmq.cluster.transport import AddressBook

@@ -216,7 +216,7 @@ class Broker(BrokerReads, BrokerWrites):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         error = BraidError("COORDINATOR_MOVED")
-        for journal in self._journals():
+        for journal in self.journals.values():
             journal.give_up_posted(error)
         await self.delayed.stop()
         self.transactions.resign()
@@ -279,7 +279,7 @@ class Broker(BrokerReads, BrokerWrites):
         try:
             if any(log.failure is not None for log in self.store.open_partitions()):
                 raise OSError("a partition failed before")
-            for journal in self._journals():
+            for journal in self.journals.values():
                 await journal.save_snapshot_beside(self.beside)
             self.store.close()
         except OSError as fault:
@@ -300,7 +300,7 @@ class Broker(BrokerReads, BrokerWrites):
     async def checkpoint(self) -> None:
         """Note how far every partition is whole, so that a crash after now costs less recovery, and what time it is."""
         await self._keep_time()
-        for journal in self._journals():
+        for journal in self.journals.values():
             if journal.snapshot_due:
                 await journal.save_snapshot_beside(self.beside)
         draft = CheckpointDraft()
@@ -311,9 +311,6 @@ class Broker(BrokerReads, BrokerWrites):
             job = SyncJob(draft.files, draft.names)
             await self._loop.run_in_executor(self._io, self.store.save, self.store.drafted(), job)
             self._fail_unsynced(draft.changed, job)
-
-    def _journals(self) -> tuple[Journal, ...]:
-        return self._metadata, self._offsets, self.work.journal
 
     async def _check_members(self) -> None:
         self.figures.fold()

@@ -16,7 +16,6 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from braidmq.base.clock import Clock
@@ -31,6 +30,7 @@ from braidmq.cluster.leader_looks import LeaderLooks
 from braidmq.cluster.messages import pack, unpack
 from braidmq.cluster.node_calls import NodeCalls
 from braidmq.cluster.node_lists import NodeLists
+from braidmq.cluster.node_settings import NodeSettings
 from braidmq.cluster.overview import Overview
 from braidmq.cluster.partition_state import LogKey, PartitionState
 from braidmq.cluster.quorum import SESSIONS, Changed, MetaQuorum, Session, SessionRecord
@@ -53,27 +53,6 @@ _ASK_AGAIN_S: Final = 0.1
 _LEAVE_S: Final = 10.0
 
 logger = logging.getLogger("braidmq.cluster")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
-    node: str
-    cluster_id: str
-    about: dict[str, str] = field(default_factory=dict)
-    """What others are told: `client` and `cluster` addresses, `rack`, `admin`."""
-    replication_factor: int = 3
-    min_insync: int = 2
-    placement: str = "round-robin"
-    session_s: float = 6.0
-    suspect_s: float = 1.0
-    """How long a node that was heard of before may fail to answer before others lead in its place."""
-    forget_s: float = 60.0
-    """How long a node that was emptied may be gone before the others forget it: it may only have been restarted."""
-    rebalance_interval_s: float = 300.0
-    """0 moves no leader unless somebody asks."""
-    rebalance_threshold: float = 0.2
-    follower_reads: bool = False
-    """Whether clients may read from replicas here."""
 
 
 async def _nobody_counts(node: str) -> None:

@@ -27,7 +27,8 @@ from braidmq.cluster.transport import ClusterOp, Transport
 from braidmq.hot import layout
 
 if TYPE_CHECKING:
-    from braidmq.cluster.node import NodeSettings, Replicating
+    from braidmq.cluster.node import Replicating
+    from braidmq.cluster.node_settings import NodeSettings
 
 _CALL_S: Final = 10.0
 _WORK_S: Final = 30.0

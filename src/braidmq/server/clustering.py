@@ -18,7 +18,8 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.cluster.journals import INTERNAL_KEYS
 from braidmq.cluster.membership.gossip_codec import Status
-from braidmq.cluster.node import REPLICAS, ClusterNode, NodeSettings
+from braidmq.cluster.node import REPLICAS, ClusterNode
+from braidmq.cluster.node_settings import NodeSettings
 from braidmq.cluster.opening import open_cluster
 from braidmq.cluster.partition_state import LogKey
 from braidmq.cluster.quorum import MetaQuorum

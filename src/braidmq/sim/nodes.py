@@ -16,7 +16,7 @@ from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
 from braidmq.broker.settings import BrokerSettings
 from braidmq.cluster.messages import pack, unpack
-from braidmq.cluster.node import NodeSettings
+from braidmq.cluster.node_settings import NodeSettings
 from braidmq.cluster.partition_state import LogKey, PartitionState
 from braidmq.cluster.replication import ReplicationSettings
 from braidmq.cluster.transport import AddressBook
