@@ -74,6 +74,10 @@ async def _away(nodes: Nodes, client: Client, partitions: int = PARTITIONS) -> T
     return topic
 
 
+def _leads_everywhere(nodes: Nodes, topic: Topic, partition: int, leader: str) -> bool:
+    return all(nodes.node(name).partition_info(topic.id, partition).leader == leader for name in "abc")
+
+
 async def _committed(nodes: Nodes, group: str) -> dict[int, int]:
     async with connect(nodes.address("a")) as client:
         return await client.group.committed(group, "orders")
@@ -228,7 +232,7 @@ def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
             leader = next(name for name in "abc" if name != coordinator)
             topic = nodes.servers[coordinator].broker.topic("orders")
             await client.cluster.lead("orders", 0, leader)
-            await nodes.until(lambda: all(nodes.node(name).leader_of(topic.id, 0) == leader for name in "abc"))
+            await nodes.until(lambda: _leads_everywhere(nodes, topic, 0, leader))
             transport = cast("TcpTransport", nodes.node(leader).transport)
             answer = transport._handlers[ClusterOp.REPLICA_FETCH]
 
@@ -348,7 +352,7 @@ def test_a_leader_that_hangs_hides_no_other(tmp_path: Path) -> None:
             await client.cluster.lead("orders", 0, first)
             await client.cluster.lead("orders", 1, second)
             await nodes.until(
-                lambda: all([nodes.node(name).leader_of(topic.id, n) for n in (0, 1)] == [first, second] for name in "abc")
+                lambda: _leads_everywhere(nodes, topic, 0, first) and _leads_everywhere(nodes, topic, 1, second)
             )
 
             async def silent(node: str, payload: memoryview) -> Sequence[Buffer]:
