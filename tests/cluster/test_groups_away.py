@@ -25,6 +25,7 @@ from braidmq.client import Client, connect
 from braidmq.client._async.asking import expect
 from braidmq.client._async.connection import encode
 from braidmq.client.addresses import parse_address
+from braidmq.cluster import leader_looks
 from braidmq.cluster.replication.replication import Replication
 from braidmq.cluster.replication.settings import ReplicationSettings
 from braidmq.cluster.transport import ClusterOp
@@ -71,6 +72,10 @@ async def _away(nodes: Nodes, client: Client, partitions: int = PARTITIONS) -> T
 
     await nodes.until(placed)
     return topic
+
+
+def _leads_everywhere(nodes: Nodes, topic: Topic, partition: int, leader: str) -> bool:
+    return all(nodes.node(name).partition_info(topic.id, partition).leader == leader for name in "abc")
 
 
 async def _committed(nodes: Nodes, group: str) -> dict[int, int]:
@@ -227,7 +232,7 @@ def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
             leader = next(name for name in "abc" if name != coordinator)
             topic = nodes.servers[coordinator].broker.topic("orders")
             await client.cluster.lead("orders", 0, leader)
-            await nodes.until(lambda: all(nodes.node(name).leader_of(topic.id, 0) == leader for name in "abc"))
+            await nodes.until(lambda: _leads_everywhere(nodes, topic, 0, leader))
             transport = cast("TcpTransport", nodes.node(leader).transport)
             answer = transport._handlers[ClusterOp.REPLICA_FETCH]
 
@@ -310,5 +315,55 @@ def test_what_no_leader_says_is_not_made_up(tmp_path: Path) -> None:
                 assert status["unknown"] == [0]
             unseen.cancel()
             await asyncio.gather(unseen, return_exceptions=True)
+
+    _run(work())
+
+
+def test_many_groups_are_asked_about_in_several_calls(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
+            topic = await _away(nodes, client)
+            await _filled(client)
+            coordinator = nodes.servers[nodes.coordinator()].broker.coordinator
+            count = 6000
+            assert count * PARTITIONS > leader_looks._ROWS
+            rows = [(topic.id, f"g{number:04}", 0, number) for number in range(count)]
+            for first in range(0, count, 1000):
+                await coordinator.commit_rows(rows[first : first + 1000])
+            lags = await coordinator.lags()
+            assert [lag.group for lag in lags] == [group for _, group, _, _ in rows]
+            for number, lag in enumerate(lags):
+                first, second = lag.partitions
+                left = max(0, RECORDS - number)
+                assert (first.committed, first.latest, first.records, first.fault) == (number, RECORDS, left, None)
+                assert (first.ms > 0) == (left > 0)
+                assert (second.records, second.latest) == (RECORDS, RECORDS) and second.ms > 0
+
+    _run(work())
+
+
+def test_a_leader_that_hangs_hides_no_other(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
+            topic = await _away(nodes, client)
+            await _filled(client)
+            await client.commit("orders", "readers", 0, 1)
+            first, second = (name for name in "abc" if name != nodes.coordinator())
+            await client.cluster.lead("orders", 0, first)
+            await client.cluster.lead("orders", 1, second)
+            await nodes.until(
+                lambda: _leads_everywhere(nodes, topic, 0, first) and _leads_everywhere(nodes, topic, 1, second)
+            )
+
+            async def silent(node: str, payload: memoryview) -> Sequence[Buffer]:
+                await asyncio.Event().wait()
+                return []
+
+            nodes.node(first).transport.serve(ClusterOp.PARTITION_LOOK, silent)
+            coordinator = nodes.servers[nodes.coordinator()].broker.coordinator
+            (lag,) = await coordinator.lags()
+            assert (lag.unknown, lag.records, lag.partitions[1].latest) == ([0], RECORDS, RECORDS)
+            with pytest.raises(BraidError, match="NODE_UNREACHABLE"):
+                lag.complete()
 
     _run(work())
