@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 from braidmq import hot
 from braidmq.admin.api.messages import Message, message_of
+from braidmq.admin.api.places import read_from
 from braidmq.admin.call import Call, Nothing
 from braidmq.admin.decoding import Decoder, decoder_of
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
 from braidmq.broker.broker import Broker
-from braidmq.log.partition import PartitionLog
+from braidmq.broker.topics import Topic
 
 _SHOWN_BYTES = 256 * limits.KIB
 Record = tuple[int, int, bytes | None, bytes, bytes]
@@ -35,11 +36,13 @@ async def get_message(call: Call[Nothing, Nothing]) -> MessageDetail:
     """One record of a topic, decoded by the schema of its topic where it has one."""
     broker = call.broker
     topic = broker.topic(call.path["topic"])
-    log = broker.partition(topic.name, _number(call, "partition"), "PARTITION_NOT_FOUND")
-    record = await _record(broker, log, _number(call, "offset"))
+    partition = _number(call, "partition")
+    if partition >= topic.partitions:
+        raise BraidError("PARTITION_NOT_FOUND", partition=partition)
+    record = await _record(broker, topic, partition, _number(call, "offset"))
     decoder = await decoder_of(call, topic)
     # Decoding a megabyte takes milliseconds, so it is done beside the loop.
-    found: MessageDetail = await broker.compute(lambda: _detail(log.partition, record, decoder))
+    found: MessageDetail = await broker.compute(lambda: _detail(partition, record, decoder))
     return found
 
 
@@ -54,22 +57,19 @@ def _detail(partition: int, record: Record, decoder: Decoder) -> MessageDetail:
     return MessageDetail(message, data, reading.document, reading.read_as, list(reading.errors), masked)
 
 
-async def _record(broker: Broker, log: PartitionLog, offset: int) -> Record:
+async def _record(broker: Broker, topic: Topic, partition: int, offset: int) -> Record:
     """A record; OFFSET_OUT_OF_RANGE where there is none any more, or not yet."""
-    found: list[Record] = []
-    if log.log_start <= offset < log.high_watermark:
-        read = await broker.read_batches(log, offset, 1, 1, 0)
+    read = await read_from(broker, topic, partition, offset, 1)
 
-        def take(at: int, timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> Record:
-            return at, timestamp, key, value, attrs
+    def take(at: int, timestamp: int, key: bytes | None, value: bytes, attrs: bytes) -> Record:
+        return at, timestamp, key, value, attrs
 
-        found, _ = hot.decode_records(b"".join(read.slices), offset, 1, take)
+    found = hot.decode_records(read.data, offset, 1, take)[0] if read.data else []
     if not found or found[0][0] != offset:
-        raise BraidError(
-            "OFFSET_OUT_OF_RANGE", offset=offset, topic=log.topic, partition=log.partition, oldest=log.log_start,
-            newest=log.high_watermark,
-        )  # fmt: skip
-    return found[0]
+        oldest, newest = read.ends
+        raise BraidError("OFFSET_OUT_OF_RANGE", offset=offset, topic=topic.name, partition=partition, oldest=oldest, newest=newest)
+    record: Record = found[0]
+    return record
 
 
 def _number(call: Call[Nothing, Nothing], name: str) -> int:

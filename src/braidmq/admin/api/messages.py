@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from braidmq import hot
+from braidmq.admin.api.places import ends_of, read_from
 from braidmq.admin.call import Call, Nothing, read_cursor, write_cursor
 from braidmq.admin.decoding import Decoder, decoder_of
 from braidmq.admin.live import Event, LiveStream
@@ -20,7 +22,6 @@ from braidmq.broker.broker import Broker
 from braidmq.broker.record_filter import compile_filter
 from braidmq.broker.topics import Topic
 from braidmq.log.attrs import decode_headers, encode_headers
-from braidmq.log.partition import PartitionLog
 from braidmq.security.rules import Rule
 
 Encoding = Literal["text", "base64"]
@@ -116,19 +117,17 @@ async def list_messages(call: Call[MessageQuery, Nothing]) -> MessagePage:
     topic = broker.topic(call.path["topic"])
     places = _cursor_places(query.cursor, topic) if query.cursor else await _first_places(broker, topic, query)
     found = await _read(broker, topic, places, query.limit, await _look_of(call, topic))
-    logs = [broker.log_of(topic, number) for number in range(topic.partitions)]
-    more = any(offset < logs[number].high_watermark for number, offset in places.items())
-    return MessagePage(
-        found, [log.log_start for log in logs], [log.high_watermark for log in logs],
-        write_cursor(sorted(places.items())) if more else None,
-    )  # fmt: skip
+    ends = await asyncio.gather(*(ends_of(broker, topic, number) for number in range(topic.partitions)))
+    more = any(offset < ends[number].newest for number, offset in places.items())
+    following = write_cursor(sorted(places.items())) if more else None
+    return MessagePage(found, [each.oldest for each in ends], [each.newest for each in ends], following)
 
 
 async def tail_messages(call: Call[TailQuery, Nothing]) -> LiveStream:
     """Follow a topic: server-sent events, one `message` a record from now on."""
     broker, query = call.broker, call.query
     topic = broker.topic(call.path["topic"])
-    places = {number: broker.log_of(topic, number).high_watermark for number in _partitions(topic, query.partition)}
+    places = {number: (await ends_of(broker, topic, number)).newest for number in _partitions(topic, query.partition)}
 
     async def step() -> list[Event]:
         call.require(Rule.READ_TOPIC, topic.name, what="tail_messages")
@@ -165,16 +164,16 @@ async def _first_places(broker: Broker, topic: Topic, query: MessageQuery) -> di
     places = {}
     numbers = _partitions(topic, query.partition)
     for number in numbers:
-        log = broker.log_of(topic, number)
+        oldest, newest = await ends_of(broker, topic, number)
         match query.start:
             case "latest":
-                places[number] = max(log.log_start, log.high_watermark - max(1, query.limit // len(numbers)))
+                places[number] = max(oldest, newest - max(1, query.limit // len(numbers)))
             case "offset":
-                places[number] = max(query.offset, log.log_start)
+                places[number] = max(query.offset, oldest)
             case "timestamp":
                 places[number] = await broker.coordinator.offset_for_time(topic.name, number, query.timestamp_ms)
             case _:
-                places[number] = log.log_start
+                places[number] = oldest
     return places
 
 
@@ -215,27 +214,28 @@ async def _read(broker: Broker, topic: Topic, places: dict[int, int], limit: int
     for turn, number in enumerate(list(places)):
         share = max(1, left // (len(places) - turn)) if left else 0
         if share:
-            some, places[number] = await _read_partition(broker, broker.log_of(topic, number), places[number], share, look)
+            some, places[number] = await _read_partition(broker, topic, number, places[number], share, look)
             found += some
             left -= len(some)
     found.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
     return found
 
 
-async def _read_partition(broker: Broker, log: PartitionLog, offset: int, limit: int, look: _Look) -> tuple[list[Message], int]:
+async def _read_partition(
+    broker: Broker, topic: Topic, partition: int, offset: int, limit: int, look: _Look
+) -> tuple[list[Message], int]:
     found: list[Message] = []
     deadline = broker.clock.monotonic() + limits.FILTER_SCAN_SECONDS_MAX
     while len(found) < limit and broker.clock.monotonic() < deadline:
-        offset = max(offset, log.log_start)
-        if offset >= log.high_watermark:
-            break
-        read = await broker.read_batches(log, offset, _READ_BYTES, 1, 0)
-        if not read.slices:
+        read = await read_from(broker, topic, partition, offset, _READ_BYTES)
+        if offset < read.ends.oldest:
+            offset = read.ends.oldest
+            continue
+        if not read.data:
             offset = max(offset, read.next_offset)
             break
-        data = b"".join(read.slices)
         # Decoding and searching a megabyte takes milliseconds, so it is done beside the loop.
-        take = partial(_chosen, data, log.partition, offset, limit - len(found), read.next_offset, look)
+        take = partial(_chosen, read.data, partition, offset, limit - len(found), read.next_offset, look)
         some, following = await broker.compute(take)
         if following <= offset:
             break
