@@ -56,7 +56,7 @@ class Dialer:
 
     def avoid(self, server: Address) -> None:
         """Let the next connection be to another server, where there is one."""
-        if self._servers[self._preferred] == server:
+        if self._servers[self._preferred].place == server.place:
             self._preferred = (self._preferred + 1) % len(self._servers)
 
     def backoff(self) -> Backoff:

@@ -341,4 +341,6 @@ class Link:
         leader = self._sending.leaders.of(lane.topic, lane.partition)
         if leader is not None and leader.place != connection.server.place:
             raise BraidError("CONNECTION_LOST", server=connection.server, reason=f"it is silent, and {leader} leads now")
+        # Another one is asked who leads: this one would be waited for once more.
+        self._dialer.avoid(connection.server)
         self._sending.astray(lane)
