@@ -136,7 +136,7 @@ class LetterReads:
             await peers.let_go(topic, partition, end)
         except BraidError as error:
             # They are no letters any more; retention takes what is left of them.
-            logger.warning("%s/%d keeps what purged letters take on disk: %s", topic.name, partition, error)
+            logger.info("%s/%d keeps what purged letters take on disk: %s", topic.name, partition, error)
 
     async def let_go_here(self, log: PartitionLog, end: int) -> None:
         for segment in log.let_go_below(end):
