@@ -11,6 +11,8 @@ Letters come from
 * `dead_letter`: a record that was refused on its way in, such as one that does not fit its schema.
 * expiry, for topics with the property `dlq_expired` (`expired_letters.py`), and delayed messages that cannot be delivered.
 
+In a cluster letters are read from the leaders of the topic that they lie in (`letter_reads.py`).
+
 Replay sends letters to their origin, each once, whatever happens meanwhile: what is on its way in or out is a piece of work
 (`work.py`).
 """
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from braidmq import hot
 from braidmq.base import limits
 from braidmq.base.errors import BraidError
+from braidmq.broker.letter_reads import LetterReads
 from braidmq.broker.letter_table import BURIED, Failure
 from braidmq.broker.peers import PartitionReading
 from braidmq.broker.record_filter import compile_filter
@@ -45,7 +48,6 @@ from braidmq.log.attrs import (
 )
 from braidmq.log.letter_id import letter_id, place_in
 from braidmq.log.partition import PartitionLog
-from braidmq.log.partition_reads import Cold
 
 if TYPE_CHECKING:
     from braidmq.broker.broker import Broker
@@ -101,6 +103,7 @@ class DeadLetters:
         self._attempts_max = attempts_max
         self._retry_ms = retry_ms
         self._replaying: dict[str, asyncio.Lock] = {}
+        self.reads = LetterReads(broker)
 
     def origin_of(self, topic: str) -> str:
         """The topic whose letters are meant, also by the name of its dead-letter topic."""
@@ -221,14 +224,6 @@ class DeadLetters:
         await read_records(log, offsets, make, self._broker.warm)
         return found
 
-    async def _batches(self, log: PartitionLog, offset: int, bytes_max: int) -> bytes:
-        read = log.read_batches(offset, bytes_max)
-        if isinstance(read, Cold):
-            await self._broker.warm(read)
-            read = log.read_batches(max(offset, log.log_start), bytes_max, warmed=True)
-            assert not isinstance(read, Cold)
-        return b"".join(read.slices)
-
     # --- looking at letters
 
     async def letters(self, origin: str, most: int = 0, *, matching: str = "", start: str = "") -> list[Letter]:
@@ -252,37 +247,40 @@ class DeadLetters:
         return found
 
     async def _all(self, origin: str, matching: str = "", start: tuple[int, int] = (0, 0)) -> AsyncIterator[Letter]:
-        """Every letter that matches a filter, from a partition and offset on; an empty filter lets all pass."""
+        """Every letter there is now that matches a filter, from a partition and offset on; an empty filter lets all pass."""
         choose = _choosing(matching)
         topic = self._broker.topics.get(self.topic_name(origin))
         if topic is None:
             return
         table = self._broker.work.table.letters
-        for partition in range(start[0], topic.partitions):
-            log = self._broker.log_of(topic, partition)
-            first = max(log.log_start, start[1] if partition == start[0] else 0)
+        # What comes later is not of this list: what fails again while letters are sent back is not sent round and round.
+        partitions = range(start[0], topic.partitions)
+        for partition, (log_start, end) in zip(partitions, await self.reads.bounds(topic, partitions), strict=True):
+            first = max(log_start, start[1] if partition == start[0] else 0)
             offset = table.first_from(topic.id, partition, first)
-            while offset < log.high_watermark:
-                data = await self._batches(log, offset, _READ_BYTES)
+            while offset < end:
+                data, begins = await self.reads.read(topic, partition, offset, _READ_BYTES)
                 records, following = hot.decode_records(data, offset, limits.BATCH_RECORDS_MAX, _as_staged)
-                letters = [_letter(self.origin_of(origin), partition, at, record) for at, record in records]
+                letters = [_letter(self.origin_of(origin), partition, at, record) for at, record in records if at < end]
                 if matching:
                     # A filter comes from a stranger, and a letter may be large: nobody else waits for it.
                     letters = await self._broker.compute(partial(choose, letters))
                 for letter in letters:
                     if not table.is_gone(topic.id, partition, letter.offset):
                         yield letter
-                offset = table.first_from(topic.id, partition, max(following, log.log_start))
+                offset = table.first_from(topic.id, partition, max(following, begins))
 
     async def _one(self, origin: str, partition: int, offset: int) -> Letter | None:
         topic = self._broker.topics.get(self.topic_name(origin))
         if topic is None or not 0 <= partition < topic.partitions:
             return None
-        log = self._broker.log_of(topic, partition)
-        gone = self._broker.work.table.letters.is_gone(topic.id, partition, offset)
-        if gone or not log.log_start <= offset < log.high_watermark:
+        if self._broker.work.table.letters.is_gone(topic.id, partition, offset):
             return None
-        records, _ = hot.decode_records(await self._batches(log, offset, 1), offset, 1, _as_staged)
+        ((log_start, end),) = await self.reads.bounds(topic, (partition,))
+        if not log_start <= offset < end:
+            return None
+        data, _ = await self.reads.read(topic, partition, offset, 1)
+        records, _ = hot.decode_records(data, offset, 1, _as_staged)
         there = records and records[0][0] == offset
         return _letter(self.origin_of(origin), partition, offset, records[0][1]) if there else None
 
@@ -310,24 +308,26 @@ class DeadLetters:
         """Send letters that match, or all of them, back to their origin; returns how many. `most` of 0 is no limit."""
         count = 0
         async with self._lock(origin):
-            # What fails again meanwhile is a new letter; it is not sent round and round.
-            topic = self._broker.topics.get(self.topic_name(origin))
-            ends = [self._broker.log_of(topic, n).high_watermark for n in range(topic.partitions)] if topic is not None else []
             chosen: list[Letter] = []
             size = 0
-            async for letter in self._all(origin, matching):
-                if letter.offset >= ends[letter.partition]:
-                    continue
-                chosen.append(letter)
-                size += len(letter.value)
-                full = most and count + len(chosen) >= most
-                if full or len(chosen) >= limits.DELIVERY_RECORDS_MAX or size >= limits.DELIVERY_BYTES_TARGET:
+            try:
+                async for letter in self._all(origin, matching):
+                    chosen.append(letter)
+                    size += len(letter.value)
+                    full = most and count + len(chosen) >= most
+                    if full or len(chosen) >= limits.DELIVERY_RECORDS_MAX or size >= limits.DELIVERY_BYTES_TARGET:
+                        count += await self._replay(origin, chosen)
+                        chosen, size = [], 0
+                    if full:
+                        break
+                if chosen:
                     count += await self._replay(origin, chosen)
-                    chosen, size = [], 0
-                if full:
-                    break
-            if chosen:
-                count += await self._replay(origin, chosen)
+            except BraidError as fault:
+                if not count or fault.code != "NOT_LEADER":
+                    raise
+                # Whoever hears that may take it that nothing was done.
+                reason = f"{count} letters were sent back before: {fault.text}"
+                raise BraidError("NODE_UNREACHABLE", node=f"that leads {self.topic_name(origin)}", reason=reason) from fault
         return count
 
     async def _replay(self, origin: str, letters: list[Letter], *, alone: bool = False) -> int:
@@ -385,7 +385,7 @@ class DeadLetters:
         if letter is None or letter.id != name or topic is None:
             raise BraidError("MESSAGE_NOT_FOUND", id=name)
         # Whoever sends it back at the same time is first or second in the journal, and the second one finds it gone.
-        if not await self._broker.work.journal.submit(["discard", topic.id, letter.partition, letter.offset]):
+        if not await self._broker.submit("work", ["discard", topic.id, letter.partition, letter.offset]):
             raise BraidError("MESSAGE_NOT_FOUND", id=name)
 
     async def purge(self, origin: str) -> int:
@@ -395,15 +395,14 @@ class DeadLetters:
         if topic is None:
             return count
         table = self._broker.work.table.letters
-        for partition in range(topic.partitions):
-            log = self._broker.log_of(topic, partition)
-            first, end = table.first_from(topic.id, partition, log.log_start), log.high_watermark
+        partitions = range(topic.partitions)
+        for partition, (log_start, end) in zip(partitions, await self.reads.bounds(topic, partitions), strict=True):
+            first = table.first_from(topic.id, partition, log_start)
             if first >= end:
                 continue
-            await self._broker.work.journal.submit(["purge", topic.id, partition, end])
+            await self._broker.submit("work", ["purge", topic.id, partition, end])
             count += end - first
-            for segment in log.let_go_below(end):
-                await self._broker.beside(segment.remove)
+            await self.reads.let_go(topic, partition, end)
         return count
 
 

@@ -64,6 +64,7 @@ class PartitionLook:
     high_watermark: int
     ages_ms: dict[int, int]
     """For those at an offset: how old the oldest record is that they have not read. Without those of whom that is not known."""
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,10 @@ class Peers(Protocol):
 
     async def write_work(self, topic: Topic, partition: int, batches: Sequence[bytes]) -> None:
         """Have the leader of a partition append batches of a piece of work, each once; they are durable when this returns."""
+        ...
+
+    async def let_go(self, topic: Topic, partition: int, end: int) -> None:
+        """Have the leader of a partition give back the space of what lies before `end`, as far as those are whole segments."""
         ...
 
     async def produce(

@@ -1,7 +1,7 @@
 """What leaders say of their partitions to those who mind groups: where they begin and end, how old is what somebody has not
 read, and where in them a time is.
 
-Groups are minded by the coordinator, and their lag is shown by any node; neither need have a replica. What is asked for many
+Groups and dead letters are minded by the coordinator, and shown by any node; neither need have a replica. What is asked for many
 groups at once goes to each leader in a few calls, and one that is away costs no more than a limit. Who leads says no end before it
 knows it.
 """
@@ -104,8 +104,8 @@ class LeaderLooks:
                 topic = topics.by_id(topic_id)
                 assert topic is not None, "nobody leads a partition of none"
                 seen = await coordinator.look_here(topic, partition, offsets)
-                self._node.place_led(topic_id, partition)
-                found.append([seen.log_start, seen.high_watermark, list(seen.ages_ms.items())])
+                _, _, size_bytes = self._node.place_led(topic_id, partition)
+                found.append([seen.log_start, seen.high_watermark, list(seen.ages_ms.items()), size_bytes])
             except BraidError as error:
                 found.append([encode_fault(error).decode()])
         return found
@@ -148,9 +148,9 @@ def _add(found: dict[LogKey, PartitionLook | BraidError], key: LogKey, said: lis
     if len(said) == 1:
         found[key] = decode_fault(memoryview(said[0].encode()))
         return
-    start, end, ages = said
+    start, end, ages, size_bytes = said
     before = found.get(key)
     if before is None:
-        found[key] = PartitionLook(start, end, dict(ages))
+        found[key] = PartitionLook(start, end, dict(ages), size_bytes)
     elif isinstance(before, PartitionLook):
-        found[key] = PartitionLook(start, end, {**before.ages_ms, **dict(ages)})
+        found[key] = PartitionLook(start, end, {**before.ages_ms, **dict(ages)}, size_bytes)

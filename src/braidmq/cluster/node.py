@@ -131,6 +131,7 @@ class ClusterNode(NodeCalls):
             ClusterOp.FORWARD_PRODUCE: self._produce_asked,
             ClusterOp.PARTITION_READ: self.read_asked,
             ClusterOp.PARTITION_PLACES: self.leader_places_asked,
+            ClusterOp.PARTITION_LET_GO: self.let_go_asked,
             ClusterOp.END_EPOCH: self._leave_asked,
             ClusterOp.NODE_STATUS: self._status_asked,
             ClusterOp.HAND_OVER: self._hand_over_asked,

@@ -274,6 +274,18 @@ class NodeCalls:
         await self.broker.durable(log, log.accumulator.next_offset)
         return pack(known)
 
+    async def let_go(self, topic: Topic, partition: int, end: int) -> None:
+        leader = self.leader_of(topic.id, partition)
+        await self.transport.call(leader, ClusterOp.PARTITION_LET_GO, pack([topic.id, partition, end]), _CALL_S)
+
+    async def let_go_asked(self, node: str, payload: memoryview) -> Sequence[Buffer]:
+        topic_id, partition, end = unpack(payload)[0]
+        topic = self._topic(topic_id)
+        if not self.leads(topic_id, partition):
+            raise self.not_leader(topic_id, partition)
+        await self.broker.dead_letters.reads.let_go_here(self.broker.log_of(topic, partition), end)
+        return pack({})
+
     # --- what is pushed, and by whom
 
     async def ask_for(self, node: str, group: str) -> bool:

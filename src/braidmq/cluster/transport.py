@@ -49,6 +49,7 @@ class ClusterOp(IntEnum):
     PARTITIONS_COME = 0xF2
     PARTITION_LOOK = 0xF3
     PARTITION_SINCE = 0xF4
+    PARTITION_LET_GO = 0xF5
 
 
 class Transport(Protocol):

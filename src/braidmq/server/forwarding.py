@@ -161,8 +161,10 @@ class Forwarding:
                 )
                 break
             except BraidError as error:
-                # Who says that it does not coordinate did nothing.
-                again = error.code == "NOT_LEADER" or (error.code == "NODE_UNREACHABLE" and Op(op) not in _ONCE)
+                # Who says that it does not coordinate did nothing, and who refused the connection got nothing.
+                again = error.code == "NOT_LEADER" or (
+                    error.code == "NODE_UNREACHABLE" and (Op(op) not in _ONCE or bool(error.fields.get("refused")))
+                )
                 if not again or clock.monotonic() >= deadline_s:
                     raise
             await asyncio.sleep(_AGAIN_S)

@@ -54,6 +54,7 @@ class LetterTopic:
     dead_letter_topic: str
     letters: Annotated[int, "how many there are at most: some may have been sent back"]
     size_bytes: int
+    unknown: Annotated[bool, "whether a leader does not answer, so that there may be more"] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +76,20 @@ class Counted:
 async def list_letter_topics(call: Call[Nothing, Nothing]) -> list[LetterTopic]:
     """The topics that have dead letters, of those that the caller may read."""
     broker = call.broker
-    letters, table = broker.dead_letters, broker.work.table.letters
-    found = []
+    letters = broker.dead_letters
+    topics = []
     pace = Pace()
     suffix = broker.settings.dlq_suffix
     for name in [name for name in broker.topic_names() if name.endswith(suffix)]:
         await pace.step()
         topic = broker.topics.get(name)
         origin = letters.origin_of(name)
-        if topic is None or letters.topic_name(origin) != name or len(call.visible((name, origin))) < 2:
-            continue
-        count = size = 0
-        for number in range(topic.partitions):
-            log = broker.log_of(topic, number)
-            count += max(0, log.high_watermark - table.first_from(topic.id, number, log.log_start))
-            size += log.size_bytes
-        if count:
-            found.append(LetterTopic(origin, name, count, size))
-    return found
+        if topic is not None and letters.topic_name(origin) == name and len(call.visible((name, origin))) == 2:
+            topics.append(topic)
+    return [
+        LetterTopic(letters.origin_of(pile.topic.name), pile.topic.name, pile.letters, pile.size_bytes, pile.unknown)
+        for pile in await letters.reads.piles(topics) if pile.letters or pile.unknown
+    ]  # fmt: skip
 
 
 async def list_letters(call: Call[LetterQuery, Nothing]) -> list[LetterRow]:

@@ -25,7 +25,7 @@ async def show_overview(view: View) -> Response:
     disk = await view.fetch("get_disk") if identity.admin else None
     return await view.render(
         "overview.html", version_of=version, cluster=cluster, late=groups[:_BUSIEST], groups=len(groups), disk=disk,
-        letters=sum(row.letters for row in letters),
+        letters=sum(row.letters for row in letters), letters_unknown=any(row.unknown for row in letters),
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     # --- work
     Metric("braid_transactions_open", "gauge", "Transactions that are open."),
     Metric("braid_delayed_messages", "gauge", "Messages that wait for their time."),
-    Metric("braid_dead_letters", "gauge", "Dead letters that wait for somebody, of all topics; some may have been sent back."),
+    Metric("braid_dead_letters", "gauge", "Dead letters on this node that wait for somebody; some may have been sent back."),
     # --- pipelines
     Metric("braid_pipeline_rows_in_total", "counter", "Rows that the newest run of a pipeline read.", ("pipeline",)),
     Metric("braid_pipeline_rows_out_total", "counter", "Rows that the newest run of a pipeline wrote.", ("pipeline",)),
