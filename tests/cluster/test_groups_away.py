@@ -4,27 +4,21 @@ what the leaders say, or not at all."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from asked_nodes import WITH_API, away, opened, said
 from three_nodes import Nodes
 from web_client import WebClient
 
 from braidmq.admin.metrics.snapshot import MetricsReader
-from braidmq.admin.service import WebService
-from braidmq.base.config import Listen
-from braidmq.base.config_listen import HttpListen
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.broker.topics import Topic
 from braidmq.client import Client, connect
-from braidmq.client._async.asking import expect
-from braidmq.client._async.connection import encode
-from braidmq.client.addresses import parse_address
 from braidmq.cluster import leader_looks
 from braidmq.cluster.replication.replication import Replication
 from braidmq.cluster.replication.settings import ReplicationSettings
@@ -39,39 +33,10 @@ PATIENCE_S = 60.0
 PARTITIONS = 2
 RECORDS = 5
 """In each partition."""
-_SETTINGS: dict[str, Any] = {
-    "listen": (Listen("flymq", "127.0.0.1", 0),), "admin_listen": HttpListen("http", "127.0.0.1", 0), "metrics_enabled": False,
-    "health_enabled": False,
-}  # fmt: skip
 
 
 def _run(work: object) -> None:
     asyncio.run(asyncio.wait_for(work, 120))  # type: ignore[arg-type]
-
-
-async def _said(nodes: Nodes, name: str, request: flymq.Request, kind: type[object]) -> Any:
-    """What one node, and no other, answers, once."""
-    async with connect(nodes.address(name)) as client:
-        pool = client._asker._pools.at(parse_address(nodes.address(name)))
-        return expect(request, (await pool.call([encode(request)], PATIENCE_S, again=False))[0], kind)
-
-
-async def _away(nodes: Nodes, client: Client, partitions: int = PARTITIONS) -> Topic:
-    """A topic whose replicas are on the two nodes that do not coordinate."""
-    await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 3 for name in nodes.servers))
-    coordinator = nodes.coordinator()
-    others = "".join(name for name in "abc" if name != coordinator)
-    await client.create_topic("orders", partitions)
-    topic = nodes.servers[coordinator].broker.topic("orders")
-    for number in range(partitions):
-        await client.cluster.reassign("orders", number, (others, others[::-1])[number % 2])
-
-    def placed() -> bool:
-        known = [nodes.node(name).partition_info(topic.id, number) for name in "abc" for number in range(partitions)]
-        return all(set(part.replicas) == set(others) and part.leader in others and not part.target for part in known)
-
-    await nodes.until(placed)
-    return topic
 
 
 def _leads_everywhere(nodes: Nodes, topic: Topic, partition: int, leader: str) -> bool:
@@ -96,13 +61,6 @@ async def _filled(client: Client) -> int:
     return middle_ms
 
 
-@contextlib.asynccontextmanager
-async def _web(nodes: Nodes, name: str) -> AsyncIterator[WebClient]:
-    service = WebService(nodes.servers[name])
-    yield WebClient(service.start()["admin"])
-    await service.stop()
-
-
 async def _get(web: WebClient, path: str) -> Any:
     answer = await asyncio.to_thread(web.get, path)
     assert answer.status == 200
@@ -115,26 +73,26 @@ async def _metrics(nodes: Nodes, name: str) -> dict[str, dict[tuple[str, ...], A
 
 def test_a_group_is_moved_to_where_leaders_say(tmp_path: Path) -> None:
     async def work() -> None:
-        async with Nodes(tmp_path, **_SETTINGS) as nodes, connect(nodes.address("a")) as client:
-            await _away(nodes, client)
+        async with Nodes(tmp_path, **WITH_API) as nodes, connect(nodes.address("a")) as client:
+            await away(nodes, client, "orders", PARTITIONS)
             middle_ms = await _filled(client)
             for name in "abc":
                 for number in range(PARTITIONS):
-                    await _said(nodes, name, flymq.ResetOffset("orders", f"end-{name}", number, "latest"), flymq.Ok)
+                    await said(nodes, name, flymq.ResetOffset("orders", f"end-{name}", number, "latest"), flymq.Ok)
                     since = flymq.ResetOffset("orders", f"since-{name}", number, "timestamp", middle_ms)
-                    await _said(nodes, name, since, flymq.Ok)
+                    await said(nodes, name, since, flymq.Ok)
                 assert await _committed(nodes, f"end-{name}") == dict.fromkeys(range(PARTITIONS), RECORDS)
                 assert await _committed(nodes, f"since-{name}") == dict.fromkeys(range(PARTITIONS), 2)
                 seek = flymq.SeekToTimestamp("orders", f"seek-{name}", 1, middle_ms)
-                assert (await _said(nodes, name, seek, flymq.Offset)).offset == 2
+                assert (await said(nodes, name, seek, flymq.Offset)).offset == 2
                 assert await _committed(nodes, f"seek-{name}") == {1: 2}
                 asked = flymq.SeekToTimestamp("orders", "", 0, middle_ms)
-                assert (await _said(nodes, name, asked, flymq.Offset)).offset == 2
+                assert (await said(nodes, name, asked, flymq.Offset)).offset == 2
                 async with connect(nodes.address(name)) as other:
                     changes = await other.group.seek(f"sought-{name}", "orders", "latest")
                     assert [change.after for change in changes] == [RECORDS] * PARTITIONS
                 # The API moves all partitions at once, on the node that is asked.
-                async with _web(nodes, name) as web:
+                async with opened(nodes, name) as web:
                     path = f"/api/v1/topics/orders/groups/api-{name}/reset"
                     for body, wanted in (({"mode": "timestamp", "value": middle_ms}, 2), ({"mode": "latest"}, RECORDS)):
                         answer = await asyncio.to_thread(web.post, path, body)
@@ -147,14 +105,14 @@ def test_a_group_is_moved_to_where_leaders_say(tmp_path: Path) -> None:
 def test_a_new_group_begins_where_the_leader_ends(tmp_path: Path) -> None:
     async def work() -> None:
         async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
-            await _away(nodes, client)
+            await away(nodes, client, "orders", PARTITIONS)
             await _filled(client)
             for name in "abc":
                 for mode, wanted in (("latest", RECORDS), ("", RECORDS), ("earliest", 0), ("commit", 0)):
                     request = flymq.Subscribe("orders", f"new-{name}-{mode}", 0, mode)
-                    assert (await _said(nodes, name, request, flymq.Offset)).offset == wanted
+                    assert (await said(nodes, name, request, flymq.Offset)).offset == wanted
                 with pytest.raises(BraidError, match="INVALID_MODE"):
-                    await _said(nodes, name, flymq.Subscribe("orders", "g", 0, "sideways"), flymq.Offset)
+                    await said(nodes, name, flymq.Subscribe("orders", "g", 0, "sideways"), flymq.Offset)
             async with client.consumer("orders", group="readers", start="latest") as consumer:
                 assert await consumer.poll(timeout_s=0.1) == []
                 await client.produce("orders", b"new", partition=1)
@@ -167,7 +125,7 @@ def test_a_new_group_begins_where_the_leader_ends(tmp_path: Path) -> None:
 def test_a_connection_that_ends_while_it_subscribes_is_no_member(tmp_path: Path) -> None:
     async def work() -> None:
         async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
-            await _away(nodes, client, 1)
+            await away(nodes, client, "orders", 1)
             broker = nodes.servers[nodes.coordinator()].broker
             for group, ends in (("stays", False), ("brief", True)):
                 # As a node that is lost with it leaves it.
@@ -185,16 +143,16 @@ def test_a_connection_that_ends_while_it_subscribes_is_no_member(tmp_path: Path)
 
 def test_lag_is_what_leaders_say_at_every_node(tmp_path: Path) -> None:
     async def work() -> None:
-        async with Nodes(tmp_path, **_SETTINGS) as nodes, connect(nodes.address("a")) as client:
-            await _away(nodes, client)
+        async with Nodes(tmp_path, **WITH_API) as nodes, connect(nodes.address("a")) as client:
+            await away(nodes, client, "orders", PARTITIONS)
             before_ms = time.time() * 1000
             await _filled(client)
             written_ms = time.time() * 1000
             await client.commit("orders", "readers", 0, 2)
             for name in "abc":
-                one = await _said(nodes, name, flymq.GetLag("orders", "readers", 0), flymq.Lag)
+                one = await said(nodes, name, flymq.GetLag("orders", "readers", 0), flymq.Lag)
                 assert (one.committed, one.latest, one.lag) == (2, RECORDS, RECORDS - 2)
-                found = await _said(nodes, name, flymq.GroupLag("orders", "readers"), flymq.PartitionLags)
+                found = await said(nodes, name, flymq.GroupLag("orders", "readers"), flymq.PartitionLags)
                 rows = [(row.committed, row.latest, row.lag) for row in found.partitions]
                 assert rows == [(2, RECORDS, RECORDS - 2), (0, RECORDS, RECORDS)]
                 now_ms = time.time() * 1000
@@ -206,7 +164,7 @@ def test_lag_is_what_leaders_say_at_every_node(tmp_path: Path) -> None:
                         nodes.servers["a"].broker.topic("orders").id, "readers", 0
                     ) == 2
                 )  # fmt: skip
-                async with _web(nodes, name) as web:
+                async with opened(nodes, name) as web:
                     for row in ((await _get(web, "/api/v1/consumer-groups"))[0],
                                 await _get(web, "/api/v1/topics/orders/groups/readers")):  # fmt: skip
                         assert (row["lag"], row["unknown"]) == (2 * RECORDS - 2, []) and row["lag_ms"] > 0
@@ -246,9 +204,9 @@ def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
             # Once nobody waits for that replica any more.
             await client.produce("orders", b"second")
             assert nodes.servers[coordinator].broker.log_of(topic, 0).high_watermark < 2
-            assert (await _said(nodes, coordinator, flymq.GetLag("orders", "g", 0), flymq.Lag)).latest == 2
-            assert (await _said(nodes, coordinator, flymq.Subscribe("orders", "g", 0, "latest"), flymq.Offset)).offset == 2
-            await _said(nodes, coordinator, flymq.ResetOffset("orders", "g", 0, "latest"), flymq.Ok)
+            assert (await said(nodes, coordinator, flymq.GetLag("orders", "g", 0), flymq.Lag)).latest == 2
+            assert (await said(nodes, coordinator, flymq.Subscribe("orders", "g", 0, "latest"), flymq.Offset)).offset == 2
+            await said(nodes, coordinator, flymq.ResetOffset("orders", "g", 0, "latest"), flymq.Ok)
             assert await _committed(nodes, "g") == {0: 2}
 
     _run(work())
@@ -258,11 +216,11 @@ def test_what_no_leader_says_is_not_made_up(tmp_path: Path) -> None:
     """A leader that has just begun says no end before it knows how far readers may have seen."""
 
     async def work() -> None:
-        nodes = Nodes(tmp_path, **_SETTINGS)
+        nodes = Nodes(tmp_path, **WITH_API)
         # So long replicas count as in sync that are not heard.
         nodes.replication = ReplicationSettings(lag_s=PATIENCE_S)
         async with nodes, connect(nodes.address("a")) as client:
-            topic = await _away(nodes, client)
+            topic = await away(nodes, client, "orders", PARTITIONS)
             await _filled(client)
             await client.commit("orders", "readers", 0, 3)
             await client.commit("orders", "readers", 1, 4)
@@ -287,17 +245,17 @@ def test_what_no_leader_says_is_not_made_up(tmp_path: Path) -> None:
                     flymq.GroupLag("orders", "readers"),
                 ):
                     with pytest.raises(BraidError) as refused:
-                        await _said(nodes, name, request, object)
+                        await said(nodes, name, request, object)
                     assert refused.value.code == "NOT_LEADER" and refused.value.retriable, request
                 # Nothing of it happened, and what needs no end works.
                 assert await _committed(nodes, "readers") == {0: 3, 1: 4}
-                subscribed = await _said(nodes, name, flymq.Subscribe("orders", "readers", 0, "commit"), flymq.Offset)
+                subscribed = await said(nodes, name, flymq.Subscribe("orders", "readers", 0, "commit"), flymq.Offset)
                 assert subscribed.offset == 3
-                assert (await _said(nodes, name, flymq.GetLag("orders", "readers", 1), flymq.Lag)).lag == RECORDS - 4
+                assert (await said(nodes, name, flymq.GetLag("orders", "readers", 1), flymq.Lag)).lag == RECORDS - 4
                 await nodes.until(
                     lambda name=name: nodes.servers[name].broker.groups.committed(topic.id, "readers", 1) == 4  # type: ignore[misc]
                 )
-                async with _web(nodes, name) as web:
+                async with opened(nodes, name) as web:
                     (row,) = await _get(web, "/api/v1/consumer-groups")
                     assert (row["lag"], row["unknown"]) == (RECORDS - 4, [0])
                     first, second = row["partitions"]
@@ -322,7 +280,7 @@ def test_what_no_leader_says_is_not_made_up(tmp_path: Path) -> None:
 def test_many_groups_are_asked_about_in_several_calls(tmp_path: Path) -> None:
     async def work() -> None:
         async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
-            topic = await _away(nodes, client)
+            topic = await away(nodes, client, "orders", PARTITIONS)
             await _filled(client)
             coordinator = nodes.servers[nodes.coordinator()].broker.coordinator
             count = 6000
@@ -345,7 +303,7 @@ def test_many_groups_are_asked_about_in_several_calls(tmp_path: Path) -> None:
 def test_a_leader_that_hangs_hides_no_other(tmp_path: Path) -> None:
     async def work() -> None:
         async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
-            topic = await _away(nodes, client)
+            topic = await away(nodes, client, "orders", PARTITIONS)
             await _filled(client)
             await client.commit("orders", "readers", 0, 1)
             first, second = (name for name in "abc" if name != nodes.coordinator())

@@ -4,25 +4,18 @@ back and let go as their leaders have them, or not at all."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
+from asked_nodes import WITH_API, away, opened, said
 from three_nodes import Nodes
-from web_client import WebClient
 
-from braidmq.admin.service import WebService
-from braidmq.base.config import Listen
-from braidmq.base.config_listen import HttpListen
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
 from braidmq.broker.topics import Topic
 from braidmq.client import Client, connect
-from braidmq.client._async.asking import expect
-from braidmq.client._async.connection import encode
-from braidmq.client.addresses import parse_address
 from braidmq.cluster.messages import unpack
 from braidmq.cluster.replication.replication import Replication
 from braidmq.cluster.replication.settings import ReplicationSettings
@@ -34,39 +27,16 @@ PATIENCE_S = 60.0
 PARTITIONS = 2
 LETTERS = 6
 """In each partition."""
-_SETTINGS: dict[str, Any] = {
-    "listen": (Listen("flymq", "127.0.0.1", 0),), "admin_listen": HttpListen("http", "127.0.0.1", 0), "metrics_enabled": False,
-    "health_enabled": False,
-}  # fmt: skip
 
 
 def _run(work: object) -> None:
     asyncio.run(asyncio.wait_for(work, 120))  # type: ignore[arg-type]
 
 
-async def _said(nodes: Nodes, name: str, request: flymq.Request, kind: type[object]) -> Any:
-    """What one node, and no other, answers, once."""
-    async with connect(nodes.address(name)) as client:
-        pool = client._asker._pools.at(parse_address(nodes.address(name)))
-        return expect(request, (await pool.call([encode(request)], PATIENCE_S, again=False))[0], kind)
-
-
 async def _away(nodes: Nodes, client: Client, partitions: int = PARTITIONS) -> Topic:
     """A topic of dead letters whose replicas are on the two nodes that do not coordinate."""
-    await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 3 for name in nodes.servers))
-    coordinator = nodes.coordinator()
-    others = "".join(name for name in "abc" if name != coordinator)
+    topic = await away(nodes, client, "orders.dlq", partitions)
     await client.create_topic("orders", 1)
-    await client.create_topic("orders.dlq", partitions)
-    topic = nodes.servers[coordinator].broker.topic("orders.dlq")
-    for number in range(partitions):
-        await client.cluster.reassign("orders.dlq", number, (others, others[::-1])[number % 2])
-
-    def placed() -> bool:
-        known = [nodes.node(name).partition_info(topic.id, number) for name in "abc" for number in range(partitions)]
-        return all(set(part.replicas) == set(others) and part.leader in others and not part.target for part in known)
-
-    await nodes.until(placed)
     return topic
 
 
@@ -78,20 +48,13 @@ async def _filled(client: Client) -> None:
 
 async def _listed(nodes: Nodes, name: str) -> dict[bytes, str]:
     """What lies in the letters, and their ids."""
-    found = await _said(nodes, name, flymq.FetchDlq("orders", 100), flymq.DeadLetters)
+    found = await said(nodes, name, flymq.FetchDlq("orders", 100), flymq.DeadLetters)
     return {letter.data: letter.id for letter in found.items}
 
 
 async def _sent_back(nodes: Nodes) -> list[bytes]:
     async with connect(nodes.address("a")) as client:
         return [record.value for record in (await client.fetch("orders", 0, 0)).records]
-
-
-@contextlib.asynccontextmanager
-async def _web(nodes: Nodes, name: str) -> AsyncIterator[WebClient]:
-    service = WebService(nodes.servers[name])
-    yield WebClient(service.start()["admin"])
-    await service.stop()
 
 
 def test_letters_are_listed_sent_back_and_let_go_whoever_has_them(tmp_path: Path) -> None:
@@ -106,23 +69,23 @@ def test_letters_are_listed_sent_back_and_let_go_whoever_has_them(tmp_path: Path
                 assert set(found) == wanted
                 by_id, by_offset, by_filter, gone = b"1-%d" % at, b"0-%d" % at, b"1-%d" % (3 + at), b"0-%d" % (3 + at)
                 start = flymq.FetchDlq("orders", 1, found[by_id])
-                assert [letter.data for letter in (await _said(nodes, name, start, flymq.DeadLetters)).items] == [by_id]
-                assert (await _said(nodes, name, flymq.ReplayDlq("orders", found[by_id]), flymq.DlqReplayed)).count == 1
-                assert (await _said(nodes, name, flymq.ReplayDlq("orders", offset=at), flymq.DlqReplayed)).count == 1
+                assert [letter.data for letter in (await said(nodes, name, start, flymq.DeadLetters)).items] == [by_id]
+                assert (await said(nodes, name, flymq.ReplayDlq("orders", found[by_id]), flymq.DlqReplayed)).count == 1
+                assert (await said(nodes, name, flymq.ReplayDlq("orders", offset=at), flymq.DlqReplayed)).count == 1
                 matching = flymq.ReplayDlq("orders", filter=by_filter.decode())
-                assert (await _said(nodes, name, matching, flymq.DlqReplayed)).count == 1
-                await _said(nodes, name, flymq.DlqDiscard("orders", found[gone]), flymq.Ok)
+                assert (await said(nodes, name, matching, flymq.DlqReplayed)).count == 1
+                await said(nodes, name, flymq.DlqDiscard("orders", found[gone]), flymq.Ok)
                 with pytest.raises(BraidError, match="MESSAGE_NOT_FOUND"):
-                    await _said(nodes, name, flymq.ReplayDlq("orders", found[by_id]), flymq.DlqReplayed)
+                    await said(nodes, name, flymq.ReplayDlq("orders", found[by_id]), flymq.DlqReplayed)
                 back += [by_id, by_offset, by_filter]
                 wanted -= {by_id, by_offset, by_filter, gone}
             assert not wanted and await _sent_back(nodes) == back
             await _filled(client)
             everything = flymq.ReplayDlq("orders", all=True)
-            assert (await _said(nodes, "a", everything, flymq.DlqReplayed)).count == PARTITIONS * LETTERS
+            assert (await said(nodes, "a", everything, flymq.DlqReplayed)).count == PARTITIONS * LETTERS
             assert len(await _sent_back(nodes)) == len(back) + PARTITIONS * LETTERS
             await _filled(client)
-            await _said(nodes, "b", flymq.PurgeDlq("orders"), flymq.Ok)
+            await said(nodes, "b", flymq.PurgeDlq("orders"), flymq.Ok)
             assert not await _listed(nodes, "c")
             for number in range(PARTITIONS):
                 # What they took is given back where they lay.
@@ -134,12 +97,12 @@ def test_letters_are_listed_sent_back_and_let_go_whoever_has_them(tmp_path: Path
 
 def test_screens_show_letters_of_all_leaders_at_every_node(tmp_path: Path) -> None:
     async def work() -> None:
-        async with Nodes(tmp_path, **_SETTINGS) as nodes, connect(nodes.address("a")) as client:
+        async with Nodes(tmp_path, **WITH_API) as nodes, connect(nodes.address("a")) as client:
             await _away(nodes, client)
             await _filled(client)
             left = PARTITIONS * LETTERS
             for name in "abc":
-                async with _web(nodes, name) as web:
+                async with opened(nodes, name) as web:
                     (row,) = (await asyncio.to_thread(web.get, "/api/v1/dlq")).json
                     assert (row["topic"], row["letters"], row["unknown"]) == ("orders", left, False) and row["size_bytes"] > 0
                     rows = (await asyncio.to_thread(web.get, "/api/v1/dlq/orders")).json
@@ -192,7 +155,7 @@ def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
             assert nodes.servers[coordinator].broker.log_of(topic, 0).high_watermark < 2
             found = await _listed(nodes, coordinator)
             assert set(found) == {b"first", b"second"}
-            await _said(nodes, coordinator, flymq.ReplayDlq("orders", found[b"second"]), flymq.DlqReplayed)
+            await said(nodes, coordinator, flymq.ReplayDlq("orders", found[b"second"]), flymq.DlqReplayed)
             assert await _sent_back(nodes) == [b"second"]
 
     _run(work())
@@ -202,7 +165,7 @@ def test_letters_that_no_leader_tells_are_not_left_out(tmp_path: Path) -> None:
     """A leader that has just begun says no end before it knows how far readers may have seen."""
 
     async def work() -> None:
-        nodes = Nodes(tmp_path, **_SETTINGS)
+        nodes = Nodes(tmp_path, **WITH_API)
         # So long replicas count as in sync that are not heard.
         nodes.replication = ReplicationSettings(lag_s=PATIENCE_S)
         async with nodes, connect(nodes.address("a")) as client:
@@ -227,9 +190,9 @@ def test_letters_that_no_leader_tells_are_not_left_out(tmp_path: Path) -> None:
                     flymq.PurgeDlq("orders"),
                 ):
                     with pytest.raises(BraidError) as refused:
-                        await _said(nodes, name, request, object)
+                        await said(nodes, name, request, object)
                     assert refused.value.code == "NOT_LEADER" and refused.value.retriable, request
-                async with _web(nodes, name) as web:
+                async with opened(nodes, name) as web:
                     (row,) = (await asyncio.to_thread(web.get, "/api/v1/dlq")).json
                     assert (row["letters"], row["unknown"]) == (LETTERS, True)
                     for page in ("/console/dead-letters", "/console"):
@@ -237,7 +200,7 @@ def test_letters_that_no_leader_tells_are_not_left_out(tmp_path: Path) -> None:
             assert not await _sent_back(nodes)
             assert all(_gone(nodes, name) == 0 for name in "abc")
             # A letter whose leader is heard can be sent back.
-            assert (await _said(nodes, "a", flymq.ReplayDlq("orders", found[b"1-1"]), flymq.DlqReplayed)).count == 1
+            assert (await said(nodes, "a", flymq.ReplayDlq("orders", found[b"1-1"]), flymq.DlqReplayed)).count == 1
             unseen.cancel()
             await asyncio.gather(unseen, return_exceptions=True)
 
@@ -260,7 +223,7 @@ def test_a_leader_that_moves_while_letters_are_read_costs_a_pause(tmp_path: Path
 
             transport.serve(ClusterOp.PARTITION_READ, moves)
             replay = flymq.ReplayDlq("orders", all=True)
-            assert (await _said(nodes, "a", replay, flymq.DlqReplayed)).count == PARTITIONS * LETTERS
+            assert (await said(nodes, "a", replay, flymq.DlqReplayed)).count == PARTITIONS * LETTERS
             assert not faults
 
     _run(work())
@@ -287,12 +250,12 @@ def test_a_replay_that_was_refused_is_asked_again(tmp_path: Path) -> None:
 
             transport.call = faulty  # type: ignore[method-assign]
             faults.append(BraidError("NODE_UNREACHABLE", node="b", reason="connection refused", refused=True))
-            assert (await _said(nodes, asked, flymq.ReplayDlq("orders", found[b"0-0"]), flymq.DlqReplayed)).count == 1
+            assert (await said(nodes, asked, flymq.ReplayDlq("orders", found[b"0-0"]), flymq.DlqReplayed)).count == 1
             assert not faults
             for fields in ({}, {"refused": False}):
                 faults.append(BraidError("NODE_UNREACHABLE", node="b", reason="the connection broke", **fields))
                 with pytest.raises(BraidError, match="NODE_UNREACHABLE"):
-                    await _said(nodes, asked, flymq.ReplayDlq("orders", found[b"0-1"]), flymq.DlqReplayed)
+                    await said(nodes, asked, flymq.ReplayDlq("orders", found[b"0-1"]), flymq.DlqReplayed)
             assert await _sent_back(nodes) == [b"0-0"]
 
     _run(work())

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from asked_nodes import WITH_API, opened
 from three_nodes import Nodes
 from web_client import WebClient
 
-from braidmq.admin.service import WebService
 from braidmq.base.config import Listen
-from braidmq.base.config_listen import HttpListen
 from braidmq.base.disk import Buffer
 from braidmq.client import blipmq, connect, fq
 from braidmq.cluster.transport import ClusterOp
@@ -21,17 +20,8 @@ from braidmq.server.deliveries import subscriptions
 
 _SETTINGS: dict[str, Any] = {
     "listen": tuple(Listen(protocol, "127.0.0.1", 0) for protocol in ("flymq", "blipmq", "fq")),
-    "admin_listen": HttpListen("http", "127.0.0.1", 0),
-    "metrics_enabled": False,
-    "health_enabled": False,
+    **WITH_API,
 }
-
-
-@contextlib.asynccontextmanager
-async def _web(nodes: Nodes, name: str) -> AsyncIterator[WebClient]:
-    service = WebService(nodes.servers[name])
-    yield WebClient(service.start()["admin"])
-    await service.stop()
 
 
 async def _get(web: WebClient, path: str) -> dict[str, Any]:
@@ -70,7 +60,7 @@ def test_lists_have_what_every_node_serves(tmp_path: Path) -> None:
             queues = [(f"jobs-{name}", name) for name in "abc"] + [("same", name) for name in "abc"]
             readers = [(f"reader-{name}", name) for name in "abc"]
             for asked in "ab":
-                async with _web(nodes, asked) as web:
+                async with opened(nodes, asked) as web:
                     for limit in (1, 2, 100):
                         assert await _everything(web, "/api/v1/queues", limit) == queues
                         assert await _everything(web, "/api/v1/subscriptions", limit) == readers + queues
@@ -92,7 +82,7 @@ async def _a_node_that_says_nothing_is_named(nodes: Nodes) -> None:
         return []
 
     nodes.node("c").transport.serve(ClusterOp.NODE_LIST, silent)
-    async with _web(nodes, "a") as web:
+    async with opened(nodes, "a") as web:
         page = await _get(web, "/api/v1/subscriptions")
         assert {row["node"] for row in page["items"]} == {"a", "b"}
         assert [row["node"] for row in page["missing"]] == ["c"] and page["missing"][0]["reason"]

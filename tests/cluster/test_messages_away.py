@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
+from asked_nodes import WITH_API, opened
 from three_nodes import Nodes
 from web_client import Answer, WebClient
 
-from braidmq.admin.service import WebService
-from braidmq.base.config_listen import HttpListen
 from braidmq.client import connect
 
-_SETTINGS: dict[str, Any] = {
-    "admin_listen": HttpListen("http", "127.0.0.1", 0), "metrics_enabled": False, "health_enabled": False,
-}  # fmt: skip
 _PARTITIONS = 3
 _EACH = 4
-
-
-@contextlib.asynccontextmanager
-async def _web(nodes: Nodes, name: str) -> AsyncIterator[WebClient]:
-    service = WebService(nodes.servers[name])
-    yield WebClient(service.start()["admin"])
-    await service.stop()
 
 
 async def _get(web: WebClient, path: str) -> Answer:
@@ -35,7 +21,7 @@ async def _get(web: WebClient, path: str) -> Answer:
 
 def test_every_node_shows_every_record(tmp_path: Path) -> None:
     async def work() -> None:
-        nodes = Nodes(tmp_path, **_SETTINGS)
+        nodes = Nodes(tmp_path, **WITH_API)
         nodes.node_settings["replication_factor"] = 1
         async with nodes:
             await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 3 for name in "abc"))
@@ -48,7 +34,7 @@ def test_every_node_shows_every_record(tmp_path: Path) -> None:
             assert sorted(leaders) == ["a", "b", "c"]
             everything = {f"{partition}-{number}" for partition in range(_PARTITIONS) for number in range(_EACH)}
             for name in "abc":
-                async with _web(nodes, name) as web:
+                async with opened(nodes, name) as web:
                     page = (await _get(web, "?start=earliest&limit=100")).json
                     assert {row["value"] for row in page["messages"]} == everything
                     assert page["newest_offsets"] == [_EACH] * _PARTITIONS and "next_cursor" not in page
@@ -62,7 +48,7 @@ def test_every_node_shows_every_record(tmp_path: Path) -> None:
             await nodes.stop(gone)
             other = next(name for name in "abc" if name != gone)
             await nodes.until(lambda: gone not in nodes.node(other).live())
-            async with _web(nodes, other) as web:
+            async with opened(nodes, other) as web:
                 refused = await _get(web, f"?start=earliest&partition={leaders.index(gone)}")
                 assert refused.code in ("NOT_LEADER", "NODE_UNREACHABLE"), "nobody has them, and nothing is no answer"
 

@@ -1,0 +1,58 @@
+"""What tests ask single nodes of a cluster: by FlyMQ, by the admin API, and of a topic that the coordinator has no replica of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from three_nodes import Nodes
+from web_client import WebClient
+
+from braidmq.admin.service import WebService
+from braidmq.base.config_listen import HttpListen
+from braidmq.broker.topics import Topic
+from braidmq.client import Client, connect
+from braidmq.client._async.asking import expect
+from braidmq.client._async.connection import encode
+from braidmq.client.addresses import parse_address
+from braidmq.wire import flymq
+
+ANSWER_S: Final = 60.0
+WITH_API: Final[dict[str, Any]] = {
+    "admin_listen": HttpListen("http", "127.0.0.1", 0), "metrics_enabled": False, "health_enabled": False,
+}  # fmt: skip
+"""Settings of nodes for `opened`."""
+
+
+@contextlib.asynccontextmanager
+async def opened(nodes: Nodes, name: str) -> AsyncIterator[WebClient]:
+    """The admin API of a node."""
+    service = WebService(nodes.servers[name])
+    yield WebClient(service.start()["admin"])
+    await service.stop()
+
+
+async def said(nodes: Nodes, name: str, request: flymq.Request, kind: type[object]) -> Any:
+    """What one node, and no other, answers, once."""
+    async with connect(nodes.address(name)) as client:
+        pool = client._asker._pools.at(parse_address(nodes.address(name)))
+        return expect(request, (await pool.call([encode(request)], ANSWER_S, again=False))[0], kind)
+
+
+async def away(nodes: Nodes, client: Client, name: str, partitions: int) -> Topic:
+    """A new topic whose replicas are on the two nodes that do not coordinate."""
+    await nodes.until(lambda: all(len(nodes.node(node).table.live()) == 3 for node in nodes.servers))
+    coordinator = nodes.coordinator()
+    others = "".join(node for node in "abc" if node != coordinator)
+    await client.create_topic(name, partitions)
+    topic = nodes.servers[coordinator].broker.topic(name)
+    for number in range(partitions):
+        await client.cluster.reassign(name, number, (others, others[::-1])[number % 2])
+
+    def placed() -> bool:
+        known = [nodes.node(node).partition_info(topic.id, number) for node in "abc" for number in range(partitions)]
+        return all(set(part.replicas) == set(others) and part.leader in others and not part.target for part in known)
+
+    await nodes.until(placed)
+    return topic
