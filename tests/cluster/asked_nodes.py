@@ -56,3 +56,8 @@ async def away(nodes: Nodes, client: Client, name: str, partitions: int) -> Topi
 
     await nodes.until(placed)
     return topic
+
+
+def leads_everywhere(nodes: Nodes, topic: Topic, partition: int, leader: str) -> bool:
+    """Whether every node has it so; also while one of them knows no leader."""
+    return all(nodes.node(name).partition_info(topic.id, partition).leader == leader for name in "abc")

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from asked_nodes import WITH_API, away, opened, said
+from asked_nodes import WITH_API, away, leads_everywhere, opened, said
 from three_nodes import Nodes
 from web_client import WebClient
 
 from braidmq.admin.metrics.snapshot import MetricsReader
 from braidmq.base.disk import Buffer
 from braidmq.base.errors import BraidError
-from braidmq.broker.topics import Topic
 from braidmq.client import Client, connect
 from braidmq.cluster import leader_looks
 from braidmq.cluster.replication.replication import Replication
@@ -37,10 +36,6 @@ RECORDS = 5
 
 def _run(work: object) -> None:
     asyncio.run(asyncio.wait_for(work, 120))  # type: ignore[arg-type]
-
-
-def _leads_everywhere(nodes: Nodes, topic: Topic, partition: int, leader: str) -> bool:
-    return all(nodes.node(name).partition_info(topic.id, partition).leader == leader for name in "abc")
 
 
 async def _committed(nodes: Nodes, group: str) -> dict[int, int]:
@@ -190,7 +185,7 @@ def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
             leader = next(name for name in "abc" if name != coordinator)
             topic = nodes.servers[coordinator].broker.topic("orders")
             await client.cluster.lead("orders", 0, leader)
-            await nodes.until(lambda: _leads_everywhere(nodes, topic, 0, leader))
+            await nodes.until(lambda: leads_everywhere(nodes, topic, 0, leader))
             transport = cast("TcpTransport", nodes.node(leader).transport)
             answer = transport._handlers[ClusterOp.REPLICA_FETCH]
 
@@ -310,7 +305,7 @@ def test_a_leader_that_hangs_hides_no_other(tmp_path: Path) -> None:
             await client.cluster.lead("orders", 0, first)
             await client.cluster.lead("orders", 1, second)
             await nodes.until(
-                lambda: _leads_everywhere(nodes, topic, 0, first) and _leads_everywhere(nodes, topic, 1, second)
+                lambda: leads_everywhere(nodes, topic, 0, first) and leads_everywhere(nodes, topic, 1, second)
             )
 
             async def silent(node: str, payload: memoryview) -> Sequence[Buffer]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from asked_nodes import WITH_API, away, opened, said
+from asked_nodes import WITH_API, away, leads_everywhere, opened, said
 from three_nodes import Nodes
 
 from braidmq.base.disk import Buffer
@@ -139,7 +139,7 @@ def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
             leader = next(name for name in "abc" if name != coordinator)
             topic = nodes.servers[coordinator].broker.topic("orders.dlq")
             await client.cluster.lead("orders.dlq", 0, leader)
-            await nodes.until(lambda: all(nodes.node(name).leader_of(topic.id, 0) == leader for name in "abc"))
+            await nodes.until(lambda: leads_everywhere(nodes, topic, 0, leader))
             transport = cast("TcpTransport", nodes.node(leader).transport)
             answer = transport._handlers[ClusterOp.REPLICA_FETCH]
 
