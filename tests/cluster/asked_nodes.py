@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, cast
 
 from three_nodes import Nodes
 from web_client import WebClient
 
 from braidmq.admin.service import WebService
 from braidmq.base.config_listen import HttpListen
+from braidmq.base.disk import Buffer
 from braidmq.broker.topics import Topic
 from braidmq.client import Client, connect
 from braidmq.client._async.asking import expect
 from braidmq.client._async.connection import encode
 from braidmq.client.addresses import parse_address
+from braidmq.cluster.transport import ClusterOp
+from braidmq.cluster.transport_tcp import TcpTransport
 from braidmq.wire import flymq
 
 ANSWER_S: Final = 60.0
@@ -61,3 +65,26 @@ async def away(nodes: Nodes, client: Client, name: str, partitions: int) -> Topi
 def leads_everywhere(nodes: Nodes, topic: Topic, partition: int, leader: str) -> bool:
     """Whether every node has it so; also while one of them knows no leader."""
     return all(nodes.node(name).partition_info(topic.id, partition).leader == leader for name in "abc")
+
+
+async def behind(nodes: Nodes, client: Client, name: str) -> str:
+    """Two records in the one partition of a topic, of which the replica of the coordinator, whose name comes back, lacks one."""
+    coordinator = nodes.coordinator()
+    leader = next(node for node in "abc" if node != coordinator)
+    topic = nodes.servers[coordinator].broker.topic(name)
+    await client.cluster.lead(name, 0, leader)
+    await nodes.until(lambda: leads_everywhere(nodes, topic, 0, leader))
+    transport = cast("TcpTransport", nodes.node(leader).transport)
+    answer = transport._handlers[ClusterOp.REPLICA_FETCH]
+
+    async def silent(node: str, payload: memoryview) -> Sequence[Buffer]:
+        if node == coordinator:
+            await asyncio.Event().wait()
+        return await answer(node, payload)
+
+    await client.produce(name, b"first")
+    transport.serve(ClusterOp.REPLICA_FETCH, silent)
+    # Once nobody waits for that replica any more.
+    await client.produce(name, b"second")
+    assert nodes.servers[coordinator].broker.log_of(topic, 0).high_watermark < 2
+    return coordinator

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from asked_nodes import WITH_API, away, leads_everywhere, opened, said
+from asked_nodes import WITH_API, away, behind, leads_everywhere, opened, said
 from three_nodes import Nodes
 from web_client import WebClient
 
@@ -22,7 +22,6 @@ from braidmq.cluster import leader_looks
 from braidmq.cluster.replication.replication import Replication
 from braidmq.cluster.replication.settings import ReplicationSettings
 from braidmq.cluster.transport import ClusterOp
-from braidmq.cluster.transport_tcp import TcpTransport
 from braidmq.server.forwarding import RemoteCaller
 from braidmq.server.operations import OPERATIONS
 from braidmq.wire import flymq
@@ -181,24 +180,7 @@ def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
         async with Nodes(tmp_path) as nodes, connect(nodes.address("a")) as client:
             await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 3 for name in nodes.servers))
             await client.create_topic("orders", 1)
-            coordinator = nodes.coordinator()
-            leader = next(name for name in "abc" if name != coordinator)
-            topic = nodes.servers[coordinator].broker.topic("orders")
-            await client.cluster.lead("orders", 0, leader)
-            await nodes.until(lambda: leads_everywhere(nodes, topic, 0, leader))
-            transport = cast("TcpTransport", nodes.node(leader).transport)
-            answer = transport._handlers[ClusterOp.REPLICA_FETCH]
-
-            async def silent(node: str, payload: memoryview) -> Sequence[Buffer]:
-                if node == coordinator:
-                    await asyncio.Event().wait()
-                return await answer(node, payload)
-
-            await client.produce("orders", b"first")
-            transport.serve(ClusterOp.REPLICA_FETCH, silent)
-            # Once nobody waits for that replica any more.
-            await client.produce("orders", b"second")
-            assert nodes.servers[coordinator].broker.log_of(topic, 0).high_watermark < 2
+            coordinator = await behind(nodes, client, "orders")
             assert (await said(nodes, coordinator, flymq.GetLag("orders", "g", 0), flymq.Lag)).latest == 2
             assert (await said(nodes, coordinator, flymq.Subscribe("orders", "g", 0, "latest"), flymq.Offset)).offset == 2
             await said(nodes, coordinator, flymq.ResetOffset("orders", "g", 0, "latest"), flymq.Ok)

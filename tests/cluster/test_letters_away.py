@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from asked_nodes import WITH_API, away, leads_everywhere, opened, said
+from asked_nodes import WITH_API, away, behind, opened, said
 from three_nodes import Nodes
 
 from braidmq.base.disk import Buffer
@@ -135,24 +135,7 @@ def test_a_coordinator_that_lags_asks_all_the_same(tmp_path: Path) -> None:
             await nodes.until(lambda: all(len(nodes.node(name).table.live()) == 3 for name in nodes.servers))
             await client.create_topic("orders", 1)
             await client.create_topic("orders.dlq", 1)
-            coordinator = nodes.coordinator()
-            leader = next(name for name in "abc" if name != coordinator)
-            topic = nodes.servers[coordinator].broker.topic("orders.dlq")
-            await client.cluster.lead("orders.dlq", 0, leader)
-            await nodes.until(lambda: leads_everywhere(nodes, topic, 0, leader))
-            transport = cast("TcpTransport", nodes.node(leader).transport)
-            answer = transport._handlers[ClusterOp.REPLICA_FETCH]
-
-            async def silent(node: str, payload: memoryview) -> Sequence[Buffer]:
-                if node == coordinator:
-                    await asyncio.Event().wait()
-                return await answer(node, payload)
-
-            await client.produce("orders.dlq", b"first")
-            transport.serve(ClusterOp.REPLICA_FETCH, silent)
-            # Once nobody waits for that replica any more.
-            await client.produce("orders.dlq", b"second")
-            assert nodes.servers[coordinator].broker.log_of(topic, 0).high_watermark < 2
+            coordinator = await behind(nodes, client, "orders.dlq")
             found = await _listed(nodes, coordinator)
             assert set(found) == {b"first", b"second"}
             await said(nodes, coordinator, flymq.ReplayDlq("orders", found[b"second"]), flymq.DlqReplayed)
